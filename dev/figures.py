@@ -47,6 +47,8 @@ class Step:
 
     # Seconds to clean up in, for one that is told to end.
     patience = 10
+    # It runs in namespaces of its own; a demo makes and removes what it needs by itself, and one that builds needs the network, too.
+    private = True
 
     def __init__(self, name, program, args, quick, seconds, quick_seconds, parse=None):
         self.name, self.program, self.args, self.quick = name, program, args, quick
@@ -59,8 +61,7 @@ class Step:
     def once(self, words, report, log, limit):
         """One run of the program: its report, or None, and its status."""
         report.unlink(missing_ok=True)
-        # A demo makes and removes what it needs by itself; one that builds needs the network, too.
-        private = [] if self.name in ("demo", "cold-demo") else [str(ROOT / "dev/private.sh")]
+        private = [str(ROOT / "dev/private.sh")] if self.private else []
         with log.open("w") as file:
             process = subprocess.Popen([*private, *words], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
             try:
@@ -125,6 +126,7 @@ class Script(Step):
 
     # What was built takes a while to remove.
     patience = 120
+    private = False
 
     def __init__(self, name, seconds):
         super().__init__(name, f"dev/{name}.sh", [], [], seconds, seconds, parse=lambda said: json.loads(said.splitlines()[-1]))
@@ -207,6 +209,10 @@ def medians(reports):
     return {**merged, "runs": reports}
 
 
+class Demo(Repeated):
+    private = False
+
+
 def demos(reports):
     return {"runs": reports}
 
@@ -253,7 +259,7 @@ STEPS = [
     announcer("upgrade", 30, 40, quick_runs=2, fewest=1), announcer("terminate", 23, 16), announcer("kill", 20, 20),
     announcer("lost-node", 115, 230, fewest=1), whole("at-rest", ["--only", "at-rest"], ["--only", "at-rest"], 900, 900),
     bench("pool-1-default-proxy", 60, 40), bench("pool-1", 150, 80), bench("ccm-one", 60, 60), repeated("ccm-real", 80, 3),
-    Repeated("demo", "demo", ["run", "--report", "REPORT"], 60, 10, demos),
+    Demo("demo", "demo", ["run", "--report", "REPORT"], 60, 10, demos),
     announcer("new-service", 34, 9), announcer("power-loss-fast", 30, 21), announcer("dhcp-power-loss", 30, 21),
     announcer("terminate-alone", 20, 18), announcer("nobody-has-api", 20, 90, runs=2, quick_runs=1, fewest=1, outage=60),
     announcer("owner-without-api", 20, 80, runs=2, quick_runs=1, fewest=1, outage=60), repeated("ccm-fast-100", 25, 10), repeated("ccm-backlog", 30, 10),
@@ -344,7 +350,10 @@ def measure(options):
 
 def tests():
     """From the journal of the last `make test`: its first line says what was tested, and behind the line of its end is what ran again."""
-    lines = [json.loads(line) for line in (OUT / "test/journal.jsonl").read_text().splitlines()]
+    journal = OUT / "test/journal.jsonl"
+    if not journal.exists():
+        sys.exit(f"figures: there is no {journal}; `make test` leaves it")
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
     begun, ended = (next((number for number, line in enumerate(lines) if line["kind"] == kind), None) for kind in ("run", "ended"))
     if begun is None or not lines[begun]["whole"]:
         sys.exit("figures: the last run of dev/test.py was not one of all tests")
@@ -353,7 +362,8 @@ def tests():
     (DATA / "figures").mkdir(parents=True, exist_ok=True)
     kinds = {"watches": "watch", "answers": "answers", "attempts": "attempt", "skipped": "skipped"}
     report = {name: [line for line in lines[:ended] if line["kind"] == kind] for name, kind in kinds.items()}
-    report |= {"sum": (OUT / "test/sum").read_text().strip(), "seconds": json.loads((OUT / "test/durations.json").read_text())}
+    report |= {"sum": (OUT / "test/sum").read_text().strip(), "seconds": json.loads((OUT / "test/durations.json").read_text()),
+               "wall_seconds": lines[ended].get("seconds")}
     (DATA / "figures/tests.json").write_text(json.dumps({"origin": lines[begun]["origin"], "report": report}, indent=1) + "\n")
     write()
 

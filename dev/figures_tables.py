@@ -191,12 +191,16 @@ LAN = [  # step, title, how
     ("hypervisor", "loss of the hypervisor that carries the owner and the node behind it",
      "two of three nodes lose their power in one moment; the third one, on another hypervisor, is first in line"),
     ("majority", "the owner cut off, the clients with the other nodes", "owner and one more host on one side; two nodes, gateway and client on the other"),
-    ("minority", "two of three nodes cut off, the clients with the owner", "for 22 s, longer than a Lease lasts; the API reaches all; nothing moves, nothing is written"),
-    ("strangers", "a stranger of each kind answers, the owner lives", "API there, then away for 60 s; a duplicate that announces itself, a gateway with proxy ARP, nodes"
-     " with IPVS without strict ARP; an EVPN fabric is silent here"),
-    ("strangers-power-loss", "power loss of the owner, a stranger of each kind goes on", "a Lease of 15 s and 5 s more, where somebody answers in the place of the dead owner"),
+    ("minority", "two of three nodes cut off, the clients with the owner",
+     "for 22 s, longer than a Lease lasts; the API reaches all; nothing moves, nothing is written"),
+    ("strangers", "a stranger of each kind answers, the owner lives",
+     "API there, then away for 60 s; a duplicate that announces itself, a gateway with proxy ARP, nodes with IPVS without strict ARP;"
+     " an EVPN fabric is silent here"),
+    ("strangers-power-loss", "power loss of the owner, a stranger of each kind goes on",
+     "a Lease of 15 s and 5 s more, where somebody answers in the place of the dead owner"),
     ("late-writes", "node power loss, each write to the API late by 1 s", "an admission webhook that takes its time"),
-    ("upgrade", "upgrade of the DaemonSet under 100 open TCP connections", "each of three announcers ends, is away for 7 s, and comes back; one fixed address, one by DHCP"),
+    ("upgrade", "upgrade of the DaemonSet under 100 open TCP connections",
+     "each of three announcers ends, is away for 7 s, and comes back; one fixed address, one by DHCP"),
     ("unready", "all Nodes NotReady and back one by one", "condition `Unknown` for 14 s; six addresses, none moves"),
 ]
 
@@ -315,21 +319,23 @@ def long_runs(data):
                           f" and sent {found['naks']} NAK; {found['lost']} of {found['asked']} requests of a client lost"]
     def soak(report):
         found = report["soak"]
-        return found and [f"{found['minutes']:.0f} minutes, cores busy for {found['busy_percent']:.0f} %: {found['failovers']} changes of owner, {found['probes']['bursts']}"
-                          f" suspicions, {found['probes']['unanswered']} of {found['probes']['asked']} questions not answered in time; {found['lost']} of"
-                          f" {found['asked']} requests of a client lost, longest gap {s(found['longest_gap_ms'])}"]
+        return found and [f"{found['minutes']:.0f} minutes, cores busy for {found['busy_percent']:.0f} %: {found['failovers']} changes of owner,"
+                          f" {found['probes']['bursts']} suspicions, {found['probes']['unanswered']} of {found['probes']['asked']} questions not answered"
+                          f" in time; {found['lost']} of {found['asked']} requests of a client lost, longest gap {s(found['longest_gap_ms'])}"]
     def verdicts(report):
         found = report["false_verdicts"]
         return found and [f"{found['minutes']:.0f} minutes, cores busy for {found['busy_percent']:.0f} %: {found['verdicts']} false verdicts in"
                           f" {len(found['pauses_ms'])} pauses (bound: 0), {found['writes']} writes; {found['missed']} of {found['sent']} requests of three"
                           " clients without an answer within a second"]
     def at_rest(report):
-        return [[f"requests to the API per minute at rest, {found['nodes']} nodes, `nodeLoss` {'on' if found['node_loss'] else 'off'} (`--only announcer-at-rest`)",
+        return [[f"requests to the API per minute at rest, {found['nodes']} nodes, `nodeLoss` {'on' if found['node_loss'] else 'off'}"
+                 " (`--only announcer-at-rest`)",
                  f"{found['leader']:g} by the controller that leads, {found['waiting']:g} by the one that waits, {found['announcers']:g} by all announcers"]
                 for found in report["at_rest"]] or None
     rows = [(["announcer-dhcp-renew"], renew, "10 leases over ten times their life of 120 s (`--only announcer-dhcp-renew`)"),
             (["announcer-soak"], soak, "6 addresses while every core is busy (`--only announcer-soak`)"),
-            (["announcer-false-verdicts"], verdicts, "three real nodes with every core busy, one of which stands still for 0.1 to 2 s every 15 s, as in a live migration"
+            (["announcer-false-verdicts"], verdicts,
+             "three real nodes with every core busy, one of which stands still for 0.1 to 2 s every 15 s, as in a live migration"
              " (`--only announcer-false-verdicts`)"),
             (["announcer-at-rest"], at_rest, "")]
     return table(data, ["what", "measured"], rows)
@@ -364,7 +370,8 @@ def demo(data):
         return runs_of(report)[-1]["figures"][key]
     def processes(report):
         """The last run's: each makes its own."""
-        return [[f"{one['name']} on {one['node']}: memory, processor", f"{one['rss_mb']:.1f} MB, {one['cpu_ms']} ms", f"after {one['up_s']} s" if one["up_s"] else "the last run"]
+        return [[f"{one['name']} on {one['node']}: memory, processor", f"{one['rss_mb']:.1f} MB, {one['cpu_ms']} ms",
+                 f"after {one['up_s']} s" if one["up_s"] else "the last run"]
                 for one in last(report, "processes")]
     def binary(report):
         return [f"{last(report, 'binary_bytes') / 1e6:.1f} MB", "`make release`"]
@@ -379,7 +386,8 @@ def demo(data):
 def services(data):
     def creation(report, title):
         found = report["parts"][0].get("creation")
-        return found and [title, quantiles(found["address"]), quantiles(found["announced"]), quantiles(found["reply"]), str((found["address"] or {}).get("samples", 0))]
+        return found and [title, quantiles(found["address"]), quantiles(found["announced"]), quantiles(found["reply"]),
+                          str((found["address"] or {}).get("samples", 0))]
     def row(step, title):
         return [step], (lambda report: [row] if (row := creation(report, title)) else None), title
     rows = [row("bench-pool-1-default-proxy", "pool, kube-proxy as it is shipped (`minSyncPeriod` 1 s)"),
@@ -484,9 +492,12 @@ def tests(data):
     lines += ["", f"In all, {len(watches)} clients sent {count['sent']:,} requests: {count['lost']:,} were lost, {slow}."]
     if "attempts" in report:
         failed = sum(attempt["error"] is not None for attempt in report["attempts"])
-        lines += ["", f"The run: {report['sum']}. Of {len(report['attempts'])} attempts that may be repeated {failed} failed; {len(report['skipped'])} tests could not run on"
-                  f" this machine. The programs of tests took {sum(report['seconds'].values()) / 60:.0f} minutes together, the three longest of them"
-                  f" {', '.join(f'`{name}` {seconds:.0f} s' for name, seconds in sorted(report['seconds'].items(), key=lambda one: -one[1])[:3])}."]
+        wall = f" in {report['wall_seconds'] / 60:.0f} minutes" if report.get("wall_seconds") else ""
+        longest = sorted(report["seconds"].items(), key=lambda one: -one[1])[:3]
+        lines += ["", f"The run: {report['sum']}{wall}. Of {len(report['attempts'])} attempts that may be repeated {failed} failed;"
+                  f" {len(report['skipped'])} tests could not run on this machine. The programs of tests took"
+                  f" {sum(report['seconds'].values()) / 60:.0f} minutes together, the three longest of them"
+                  f" {', '.join(f'`{name}` {seconds:.0f} s' for name, seconds in longest)}."]
     return lines
 
 
@@ -516,8 +527,9 @@ def readme(data):
         return [elsewhere, f"{value:.0f} s"]
     def power(report):
         gaps = [run["gap_ms"] for run in report["cases"][0]["runs"]]
-        return ["no answer until its Lease has expired, 15 s unless set otherwise", f"{s(median_low(gaps))} (median of {len(gaps)}, at most {s(max(gaps))}): nodes watch each other"
-                " on the wire. Pods of the lost node leave their Services within a second, not after Kubernetes' 40 s ([node-loss.md](docs/node-loss.md))"]
+        return ["no answer until its Lease has expired, 15 s unless set otherwise",
+                f"{s(median_low(gaps))} (median of {len(gaps)}, at most {s(max(gaps))}): nodes watch each other on the wire."
+                " Pods of the lost node leave their Services within a second, not after Kubernetes' 40 s ([node-loss.md](docs/node-loss.md))"]
     def killed(report):
         runs = report["cases"][0]["runs"]
         return ["two nodes may answer from then on",
@@ -533,12 +545,14 @@ def readme(data):
         (["ccm-real"], hundred, "100 Services at once, at the pace of a real host"),
         (["ccm-one"], writes, "writes per Service by the provider, guest / Harvester"),
         text("restart with healthy Services", "writes each object again", "writes nothing"),
-        text("while Harvester is slow or away", "a worker sleeps up to 10 s, then deletes the load balancer", "no worker sleeps, nothing is deleted on failure"),
+        text("while Harvester is slow or away", "a worker sleeps up to 10 s, then deletes the load balancer",
+             "no worker sleeps, nothing is deleted on failure"),
         text("why is it pending?", "an error chain", "the host's own reason and what to do, as an Event and a condition"),
         (["announcer-power-loss"], power, "node loses power"),
         (["announcer-kill"], killed, "announcer killed"),
         (["announcer-terminate"], ends, "announcer ends and hands over (`vip_handover=true`; by default only where its node leaves)"),
-        text("load over the nodes", "one node has all addresses, unless `svc_election`", "spread, each with its own owner (`global` and `svc_election` exist, too)"),
+        text("load over the nodes", "one node has all addresses, unless `svc_election`",
+             "spread, each with its own owner (`global` and `svc_election` exist, too)"),
         text("DHCP renewal", "fails with the shipped rights", "unicast from a packet socket, full RFC 2131; DHCPv6 where a Service asks for `::`"),
         text("ports of the node behind a VIP", "open with the shipped values", "closed (service security, on by default)"),
         text("credentials", "a shell script", "`generate-addon`: makes, checks, rotates and revokes them; a new file is used without a restart"),
@@ -558,8 +572,8 @@ CAUSES = [
      "The waiting replica takes the Lease 4.4 s after the last renewal at the earliest ([node-loss.md](node-loss.md#the-controllers-own-fail-over)); a shorter"
      " `--leader-elect-retry-period` shortens that. What the longest run waited for besides is not known."),
     (("API server", "etcd"),
-     "Watches on the lost API server end after 2 to 3 s, and etcd needs 1 to 2 s to choose a leader ([node-loss.md](node-loss.md)); where its leader was lost it"
-     " answers what was sent to it before after 7 s ([decisions.md](decisions.md), cloud controller). Nothing will change: the election is etcd's own."),
+     "Watches on the lost API server end after 2 to 3 s, and etcd needs 1 to 2 s to choose a leader ([node-loss.md](node-loss.md)); where its leader was lost"
+     " it answers what was sent to it before after 7 s ([decisions.md](decisions.md), cloud controller). Nothing will change: the election is etcd's own."),
     (("RSS of each announcer",),
      "Most of it is not the addresses': with a few of them an announcer is near the bound, too (rows of the demo). What else it is, is not known."),
     (("500 Services at rest: RSS",),
@@ -596,8 +610,8 @@ def demo_time(data):
     if "demo" not in data.steps:
         return ["How long the demo takes has not been measured yet; `make figures ARGS='--only demo'` does."]
     origin, runs = data.steps["demo"]["origin"], runs_of(data.report("demo"))
-    built = (f"Where everything is built the demo takes {median_low([run['seconds'] for run in runs]):.0f} s on {origin['machine']['cores']} cores (commit {origin['commit']},"
-             f" {origin['date'][:10]}, {'one run' if len(runs) == 1 else f'median of {len(runs)}'}).")
+    built = (f"Where everything is built the demo takes {median_low([run['seconds'] for run in runs]):.0f} s on {origin['machine']['cores']} cores"
+             f" (commit {origin['commit']}, {origin['date'][:10]}, {'one run' if len(runs) == 1 else f'median of {len(runs)}'}).")
     if "cold-demo" not in data.steps:
         return [f"{built} The first run builds Kubernetes from source, which takes far longer, and says how long is left."]
     origin, report = (data.steps["cold-demo"][part] for part in ("origin", "report"))

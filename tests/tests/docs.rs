@@ -331,6 +331,38 @@ fn the_check_of_dependencies_looks_for_known_vulnerabilities_or_says_that_it_did
     }
 }
 
+/// What a person types wrongly is answered in one line, and nothing is begun.
+#[test]
+fn scripts_refuse_words_and_numbers_that_they_do_not_know() {
+    let jobs = [("E2E_JOBS", "two"), ("TEST_LIMIT", "x"), ("TEST_DEADLINE", "nan")];
+    let empty = Pretended::empty("words");
+    for (script, words, variable, told) in [
+        ("house.py", "--jsno", None, "house: there is no --jsno"),
+        ("figures.py", "tests", None, "figures: there is no "),
+        ("book-links.py", "", None, "book-links.py SITE"),
+        ("dashboard.py", "", None, "dashboard.py DATA OUT.svg"),
+        ("together.py", "--then", None, "together: --then: SECONDS and WEIGHT are numbers"),
+        ("together.py", "a=b=c", None, "together: a=b=c: SECONDS and WEIGHT are numbers"),
+        ("machine.py", "built", None, "machine.py build"),
+        ("test.py", "--all", None, "test: there is no --all"),
+        ("test.py", "none", Some(jobs[0]), "test: E2E_JOBS=two is no whole number above 0"),
+        ("test.py", "none", Some(jobs[1]), "test: TEST_LIMIT=x is no whole number above 0"),
+        ("test.py", "none", Some(jobs[2]), "test: TEST_DEADLINE=nan is no number above 0"),
+    ] {
+        if script == "test.py" && variable.is_some() && e2e::skip() {
+            continue;
+        }
+        let mut command = Command::new(root().join("dev").join(script));
+        command.args(words.split_whitespace()).envs(variable).env("CARGO_TARGET_DIR", &empty.0);
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(told), "{script} {words} {variable:?}: {said}");
+        assert!(!said.contains("Traceback"), "{said}");
+    }
+    let help = Command::new(root().join("dev/test.py")).arg("--help").output().unwrap();
+    assert!(help.status.success() && help.stdout.starts_with(b"test.py [--unit]"), "{help:?}");
+}
+
 /// Nothing is got: the words are judged first, and `--print` only looks.
 #[test]
 fn the_script_that_gets_programs_takes_no_unknown_option_and_no_version_from_outside() {

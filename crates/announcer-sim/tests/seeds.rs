@@ -97,7 +97,8 @@ fn the_lease_of_a_service_that_is_gone_takes_no_address_from_the_services_that_s
     assert_eq!(longest.keys().copied().collect::<Vec<_>>(), ["nothing is left behind"], "{longest:?}");
     for seed in 0..3 {
         for node in 0..3 {
-            let faults = vec![Fault::in_seconds(20, 31, Kind::Stale(node)), Fault::in_seconds(21, 35, Kind::Deleted(0))];
+            let faults =
+                vec![Fault::in_seconds(20, 31, Kind::Stale(node)), Fault::in_seconds(21, 35, Kind::Deleted(0))];
             kept(&Scenario::of_three(seed, ElectionMode::Service, &[Address::V4, Address::SharedWith(0)], faults));
         }
     }

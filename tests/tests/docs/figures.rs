@@ -35,12 +35,14 @@ with tempfile.TemporaryDirectory() as place:
 fn a_report_of_kubernetes_own_suite_is_kept_and_holds_only_as_what_its_table_says() {
     on_a_copy_of_the_data(
         r#"
-table, report, origin = (figures.DATA / name for name in ("conformance.json", "conformance.xml", "conformance-origin.json"))
+names = "conformance.json", "conformance.xml", "conformance-origin.json"
+table, report, origin = (figures.DATA / name for name in names)
 origin.unlink(missing_ok=True)
 text, rows = report.read_text(), json.loads(table.read_text())
 name, result = rows["rows"][0]["name"], rows["rows"][0]["result"]
 def say(**what):
-    table.write_text(json.dumps({**rows, "rows": [{**row, **(what if row["name"] == name else {})} for row in rows["rows"]]}))
+    told = [{**row, **(what if row["name"] == name else {})} for row in rows["rows"]]
+    table.write_text(json.dumps({**rows, "rows": told}))
 
 figures.check()
 report.write_text(text.replace(f'"{name}"', '"another test"'))
