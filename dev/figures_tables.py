@@ -587,7 +587,7 @@ CAUSES = [
 def missed(data):
     """Each bound that a table calls missed: by how much, why, and what will change."""
     out = {}
-    for name, rows in TABLES.items():
+    for rows in TABLES.values():
         heads = []
         for line in rows(data) if rows is not missed else []:
             cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("| ") else []
