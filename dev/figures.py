@@ -267,7 +267,7 @@ STEPS = [
     bench("ccm-pools", 300, 300), repeated("ccm-nodes-1000", 75, 3), repeated("ccm-fast-1000", 75, 3), bench("dhcp-1", 150, 80),
     bench("rest", 120, 60), announcer("pause-300", 20, 17), announcer("pause-1000", 20, 18), announcer("pause-3000", 20, 20),
     announcer("power-loss-spread", 30, 21), announcer("power-loss-etcd", 35, 22), bench("real-100", 150, 150),
-    simulation("node", 1800, 300, 2_500, 400, WIDE, TWO_NICS, LIES), simulation("global", 30, 8, 2_500, 400, WIDE),
+    simulation("node", 1200, 200, 2_500, 400, WIDE, TWO_NICS, LIES), simulation("global", 30, 8, 2_500, 400, WIDE),
     simulation("service", 30, 8, 2_500, 400, WIDE),
     bench("ccm-fast-3000", 900, 900), bench("ccm-fast-10000", 2400, 2400), bench("ccm-nodes-5000", 600, 600), bench("ccm-safe-mode", 720, 720),
     whole("dhcp-renew", ["--only", "dhcp-renew", "--runs", "10"], ["--only", "dhcp-renew", "--runs", "10"], 1260, 1260),
