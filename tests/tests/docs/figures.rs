@@ -26,7 +26,8 @@ with tempfile.TemporaryDirectory() as place:
     figures.OUT = pathlib.Path(place, "target")
     shutil.copytree(kept, figures.DATA)
 "#;
-    let script = format!("{BEGIN}{}", script.lines().map(|line| format!("    {line}\n")).collect::<String>());
+    let lines: Vec<String> = script.lines().map(|line| format!("    {line}")).collect();
+    let script = format!("{BEGIN}{}\n", lines.join("\n"));
     let output = Command::new("python3").args(["-c", &script]).current_dir(root()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
