@@ -51,7 +51,10 @@ demo-programs:
 
 conformance: release ## Kubernetes' own end-to-end tests about load balancers, on the demo's bed, as root (ARGS='--only rolling', '--quick 60', '--list')
 	@tools=$$(dev/tools.sh --conformance) && $(MAKE) --no-print-directory demo-programs && \
-	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) $(DEMO) conformance $(ARGS)
+	  mkdir -p $(BUILT)/conformance && dev/machine.py origin >$(BUILT)/conformance/origin.json && \
+	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) $(DEMO) conformance --commit "$$(dev/machine.py build)" --output $(BUILT)/conformance $(ARGS)
+	@# A run of all of them is kept as a whole, too.
+	@$(if $(ARGS),,dev/figures.py suite)
 
 demo-down: ## remove what `make demo KEEP=1` or a crashed demo left
 	@test -x $(DEMO) || $(MAKE) --no-print-directory demo-programs

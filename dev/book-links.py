@@ -20,6 +20,8 @@ class Page(html.parser.HTMLParser):
                 self.places.add(value)
 
 
+if len(sys.argv) != 2 or not pathlib.Path(sys.argv[1]).is_dir():
+    sys.exit(f"{__doc__}\nbook-links: SITE is one directory, as target/book")
 site = pathlib.Path(sys.argv[1]).resolve()
 pages = {path: Page(path.read_text()) for path in site.rglob("*.html") if path.name not in ("print.html", "404.html", "toc.html")}
 checked, wrong = 0, []

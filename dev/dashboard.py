@@ -120,6 +120,8 @@ def timeseries(panel, queries, data, x, y, w, h):
 
 
 def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     data = json.loads(Path(sys.argv[1]).read_text())
     chart = Path(__file__).resolve().parent.parent / "charts/harvester-cloud-provider/files/dashboard.json"
     dashboard = json.loads(chart.read_text())

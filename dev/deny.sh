@@ -35,16 +35,17 @@ elif [ ! -x "$PROGRAM" ]; then
   mv "$work/cargo-deny" "$PROGRAM"
 fi
 DATABASE=https://github.com/RustSec/advisory-db
-advisories=${DENY_ADVISORIES:-}
+advisories=${DENY_ADVISORIES:-} why='as was asked for'
 if [ -z "$advisories" ]; then
   GIT_TERMINAL_PROMPT=0 timeout 15 git ls-remote -q "$DATABASE" HEAD >/dev/null 2>&1 && advisories=1 || advisories=0
+  why='whose database does not answer'
   (( advisories )) || say "known vulnerabilities were NOT looked for: $DATABASE does not answer, no registry has \
-it as a package, and Git knows no copy here (git config url.file:///COPY.insteadOf $DATABASE)"
+it as a package, and Git knows no copy here (git config --global url.file:///COPY.insteadOf $DATABASE)"
 fi
 checks=(licenses bans sources)
 (( ! advisories )) || checks+=(advisories)
 "$PROGRAM" --locked check --hide-inclusion-graph "${checks[@]}"
 # For whoever sees only that it passed.
 mkdir -p "${CARGO_TARGET_DIR:-target}"
-echo "dependencies were checked for: ${checks[*]}$( (( advisories )) || echo '; NOT for known vulnerabilities, whose database does not answer')" \
+echo "dependencies were checked for: ${checks[*]}$( (( advisories )) || echo '; NOT for known vulnerabilities, '"$why")" \
   >"${CARGO_TARGET_DIR:-target}/deny"

@@ -6,9 +6,10 @@
                 this many; --minutes takes fewer where the time is short, leaves out what would not be done by then, and names both.
                 `make figures` does this.
   figures.py tests      keeps what clients saw in the last `make test`
-  figures.py suite      keeps the report of the last `make conformance` of all tests, in JUnit's form
+  figures.py suite      keeps the report of the last `make conformance` of all tests, in JUnit's form, and where it comes from; `make conformance`
+                without ARGS ends with it
   figures.py write      writes the tables anew
-  figures.py check      fails if a table says something else than the data, or the data has a path of this machine, or the two records of
+  figures.py check      fails if a table says something else than the data, or the data has a path of this machine, or the records of
                 Kubernetes' own suite differ (in `make test`)
 
 Each step is one file in docs/data/figures: what the benchmark wrote, raw values and all, with commit, machine, load, time and command.
@@ -17,6 +18,7 @@ Tables lie between `<!-- figures: NAME -->` and `<!-- /figures -->`. A row of an
 
 import argparse
 import copy
+import hashlib
 import json
 import os
 import shutil
@@ -45,6 +47,8 @@ class Step:
 
     # Seconds to clean up in, for one that is told to end.
     patience = 10
+    # It runs in namespaces of its own; a demo makes and removes what it needs by itself, and one that builds needs the network, too.
+    private = True
 
     def __init__(self, name, program, args, quick, seconds, quick_seconds, parse=None):
         self.name, self.program, self.args, self.quick = name, program, args, quick
@@ -57,8 +61,7 @@ class Step:
     def once(self, words, report, log, limit):
         """One run of the program: its report, or None, and its status."""
         report.unlink(missing_ok=True)
-        # A demo makes and removes what it needs by itself; one that builds needs the network, too.
-        private = [] if self.name in ("demo", "cold-demo") else [str(ROOT / "dev/private.sh")]
+        private = [str(ROOT / "dev/private.sh")] if self.private else []
         with log.open("w") as file:
             process = subprocess.Popen([*private, *words], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
             try:
@@ -123,6 +126,7 @@ class Script(Step):
 
     # What was built takes a while to remove.
     patience = 120
+    private = False
 
     def __init__(self, name, seconds):
         super().__init__(name, f"dev/{name}.sh", [], [], seconds, seconds, parse=lambda said: json.loads(said.splitlines()[-1]))
@@ -205,6 +209,10 @@ def medians(reports):
     return {**merged, "runs": reports}
 
 
+class Demo(Repeated):
+    private = False
+
+
 def demos(reports):
     return {"runs": reports}
 
@@ -217,9 +225,14 @@ class Simulation(Step):
         return found, whole, {**noted, "simulation": last_change(ROOT, "crates/announcer-sim")}
 
 
-def simulation(mode, seconds, quick_seconds, seeds, quick_seeds):
+# Where each kind of runs begins, as in crates/announcer-sim/src/scenario: with one fault or in a large cluster, with two NICs, on a LAN that lies.
+WIDE, TWO_NICS, LIES = 20_000_000, 30_000_000, 40_000_000
+
+
+def simulation(mode, seconds, quick_seconds, seeds, quick_seeds, *more):
+    """So many seeds from 0 on, and so many of each other kind."""
     def words(count):
-        return ["--mode", mode, "--seeds", str(count)]
+        return ["--mode", mode, "--from", ",".join(map(str, (0, *more))), "--seeds", str(count)]
     return Simulation(f"sim-{mode}", "sim", words(seeds), words(quick_seeds), seconds, quick_seconds, parse=simulated)
 
 
@@ -246,7 +259,7 @@ STEPS = [
     announcer("upgrade", 30, 40, quick_runs=2, fewest=1), announcer("terminate", 23, 16), announcer("kill", 20, 20),
     announcer("lost-node", 115, 230, fewest=1), whole("at-rest", ["--only", "at-rest"], ["--only", "at-rest"], 900, 900),
     bench("pool-1-default-proxy", 60, 40), bench("pool-1", 150, 80), bench("ccm-one", 60, 60), repeated("ccm-real", 80, 3),
-    Repeated("demo", "demo", ["run", "--report", "REPORT"], 60, 10, demos),
+    Demo("demo", "demo", ["run", "--report", "REPORT"], 60, 10, demos),
     announcer("new-service", 34, 9), announcer("power-loss-fast", 30, 21), announcer("dhcp-power-loss", 30, 21),
     announcer("terminate-alone", 20, 18), announcer("nobody-has-api", 20, 90, runs=2, quick_runs=1, fewest=1, outage=60),
     announcer("owner-without-api", 20, 80, runs=2, quick_runs=1, fewest=1, outage=60), repeated("ccm-fast-100", 25, 10), repeated("ccm-backlog", 30, 10),
@@ -254,7 +267,8 @@ STEPS = [
     bench("ccm-pools", 300, 300), repeated("ccm-nodes-1000", 75, 3), repeated("ccm-fast-1000", 75, 3), bench("dhcp-1", 150, 80),
     bench("rest", 120, 60), announcer("pause-300", 20, 17), announcer("pause-1000", 20, 18), announcer("pause-3000", 20, 20),
     announcer("power-loss-spread", 30, 21), announcer("power-loss-etcd", 35, 22), bench("real-100", 150, 150),
-    simulation("node", 840, 130, 10_000, 1_500), simulation("global", 15, 8, 5_000, 2_500), simulation("service", 15, 8, 5_000, 2_500),
+    simulation("node", 1200, 200, 2_500, 400, WIDE, TWO_NICS, LIES), simulation("global", 30, 8, 2_500, 400, WIDE),
+    simulation("service", 30, 8, 2_500, 400, WIDE),
     bench("ccm-fast-3000", 900, 900), bench("ccm-fast-10000", 2400, 2400), bench("ccm-nodes-5000", 600, 600), bench("ccm-safe-mode", 720, 720),
     whole("dhcp-renew", ["--only", "dhcp-renew", "--runs", "10"], ["--only", "dhcp-renew", "--runs", "10"], 1260, 1260),
     whole("false-verdicts", ["--only", "false-verdicts", "--minutes", "30"], ["--only", "false-verdicts", "--minutes", "5"], 1920, 420),
@@ -336,7 +350,10 @@ def measure(options):
 
 def tests():
     """From the journal of the last `make test`: its first line says what was tested, and behind the line of its end is what ran again."""
-    lines = [json.loads(line) for line in (OUT / "test/journal.jsonl").read_text().splitlines()]
+    journal = OUT / "test/journal.jsonl"
+    if not journal.exists():
+        sys.exit(f"figures: there is no {journal}; `make test` leaves it")
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
     begun, ended = (next((number for number, line in enumerate(lines) if line["kind"] == kind), None) for kind in ("run", "ended"))
     if begun is None or not lines[begun]["whole"]:
         sys.exit("figures: the last run of dev/test.py was not one of all tests")
@@ -345,25 +362,55 @@ def tests():
     (DATA / "figures").mkdir(parents=True, exist_ok=True)
     kinds = {"watches": "watch", "answers": "answers", "attempts": "attempt", "skipped": "skipped"}
     report = {name: [line for line in lines[:ended] if line["kind"] == kind] for name, kind in kinds.items()}
-    report |= {"sum": (OUT / "test/sum").read_text().strip(), "seconds": json.loads((OUT / "test/durations.json").read_text())}
+    report |= {"sum": (OUT / "test/sum").read_text().strip(), "seconds": json.loads((OUT / "test/durations.json").read_text()),
+               "wall_seconds": lines[ended].get("seconds")}
     (DATA / "figures/tests.json").write_text(json.dumps({"origin": lines[begun]["origin"], "report": report}, indent=1) + "\n")
     write()
 
 
 def suite():
-    """The report has to be of a run of all tests, and the table of the same run: a later run of some replaces only their rows."""
-    report = OUT / "conformance/junit.xml"
-    if not report.exists():
-        sys.exit(f"figures: there is no {report}; `make conformance` writes it")
+    """The report has to be of a run of all tests, and the table of the same run: a later run of some replaces only their rows. And it has to
+    be of a build that somebody else can make, too."""
+    report, before = OUT / "conformance/junit.xml", OUT / "conformance/origin.json"
+    if not report.exists() or not before.exists():
+        sys.exit(f"figures: there is no {before if report.exists() else report}; `make conformance` writes it")
     differences = differences_of_the_suite(report)
+    origin = {**json.loads(before.read_text()), "command": "make conformance", "report_sha256": digest(report)}
+    commits = sorted({row["commit"] for row in rows_of_the_suite()})
+    if not differences and commits != [origin["commit"]]:
+        differences = [f"rows are of {', '.join(commits)}, and the run was of {origin['commit']}"]
+    differences = differences or differences_of_the_origin(origin, report)
     if differences:
-        sys.exit(f"figures: {report} is not of the run that docs/data/conformance.json is of: {differences[0]}; run `make conformance` without ARGS")
+        sys.exit(f"figures: {report} is not kept: it is not of the run that docs/data/conformance.json is of, or nobody can make its build:"
+                 f" {differences[0]}; run `make conformance` without ARGS on a tree whose changes are committed")
     shutil.copyfile(report, DATA / "conformance.xml")
+    suite_origin().write_text(json.dumps(origin, indent=1) + "\n")
+
+
+def suite_origin():
+    """Where the kept report comes from: machine, load and build. It is beside the table, which a run of some writes anew."""
+    return DATA / "conformance-origin.json"
+
+
+def rows_of_the_suite():
+    return json.loads((DATA / "conformance.json").read_text())["rows"]
+
+
+def digest(file):
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def differences_of_the_origin(origin, report):
+    """What the origin says otherwise than the report and the table. Rows may be of a later run, but of none of a changed tree."""
+    if origin["report_sha256"] != digest(report):
+        return ["the origin is of another report"]
+    return [f"{row['name']}: a row of {row['date']}, before the run of {origin['date']}" for row in rows_of_the_suite() if row["date"] < origin["date"]] + [
+        f"{row['name']}: a row of build {row['commit']}" for row in rows_of_the_suite() if row["commit"] == "unknown" or row["commit"].endswith("-dirty")]
 
 
 def differences_of_the_suite(report):
     """What the report says otherwise than the table. Times are those of one run each, and rows may be of a later one."""
-    table = {row["name"]: row["result"] for row in json.loads((DATA / "conformance.json").read_text())["rows"]}
+    table = {row["name"]: row["result"] for row in rows_of_the_suite()}
     told = {case.get("name"): next((child.get("message") if child.tag == "failure" else child.tag for child in case), "passed")
             for case in ElementTree.parse(report).iter("testcase")}
     return [f"{name}: {told.get(name, 'not there')} in the report, {table.get(name, 'not there')} in the table"
@@ -403,10 +450,14 @@ def check():
     stale = [page for page, is_now, should_be in pages() if is_now != should_be]
     if stale:
         sys.exit(f"figures: {', '.join(stale)} differs from docs/data; write it anew with: dev/figures.py write")
-    differences = differences_of_the_suite(DATA / "conformance.xml")
+    report = DATA / "conformance.xml"
+    differences = differences_of_the_suite(report)
+    # A report that was kept before there were origins has none.
+    if suite_origin().exists():
+        differences += differences_of_the_origin(json.loads(suite_origin().read_text()), report)
     if differences:
-        sys.exit(f"figures: docs/data/conformance.xml differs from conformance.json {len(differences)} times, first: {differences[0]}; keep the report of "
-                 "`make conformance` with: dev/figures.py suite")
+        sys.exit(f"figures: docs/data/conformance.xml differs from conformance.json {len(differences)} times, or from its origin, first:"
+                 f" {differences[0]}; run `make conformance` without ARGS")
     # What is kept says nothing of where on a machine it was measured.
     for path in [*DATA.rglob("*.json"), *DATA.rglob("*.xml")]:
         text = path.read_text()

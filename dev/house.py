@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MAIN = "cli"
-FILE_LINES, FUNCTION_LINES, FIELDS, COLUMNS = 400, 80, 15, 120
+FILE_LINES, FUNCTION_LINES, FIELDS, COLUMNS, SCRIPT_COLUMNS = 400, 80, 15, 120, 160
 # What holds the state of the announcer on a node, and of its mode `node`.
 STRUCTS = {"Engine": "crates/announcer-core/src/engine.rs", "NodeMode": "crates/announcer-core/src/engine/node_mode.rs",
            "Cluster": "crates/announcer-core/src/ownership/node/cluster.rs"}
@@ -233,6 +233,10 @@ def shipped():
     return found
 
 
+def long_lines(texts, columns):
+    return [f"{path}:{number}" for path, text in texts.items() for number, line in enumerate(text.split("\n"), 1) if len(line) > columns]
+
+
 def measure():
     tracked = subprocess.run(["git", "ls-files", "*.rs"], cwd=ROOT, text=True, capture_output=True, check=True).stdout.split()
     tracked = [path for path in tracked if (ROOT / path).exists()]
@@ -248,6 +252,7 @@ def measure():
                 files.append((file.lines, str(file.path)))
                 functions.extend((length, f"{file.path}: {name}") for name, length in file.functions())
     texts = {path: (ROOT / path).read_text() for path in tracked}
+    scripts = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "dev").glob("*.py"))}
     return {
         "lines": {crate.name: lines[crate.name] for crate in crates if crate.name in product},
         "lines_never_shipped": {crate.name: lines[crate.name] for crate in crates if crate.name not in product},
@@ -255,9 +260,8 @@ def measure():
         "functions": sorted(functions, reverse=True),
         "fields": {name: File(Path(path), ()).fields(name) for name, path in STRUCTS.items()},
         "circles": circles,
-        "long_lines": [
-            f"{path}:{number}" for path, text in texts.items() for number, line in enumerate(text.split("\n"), 1) if len(line) > COLUMNS
-        ],
+        "long_lines": long_lines(texts, COLUMNS),
+        "long_lines_of_scripts": long_lines(scripts, SCRIPT_COLUMNS),
         "tests": sum(len(re.findall(r"#\[(?:tokio::)?test\b", text)) for text in texts.values()),
     }
 
@@ -277,6 +281,8 @@ def judge(found):
         yield f"these files use one another in a circle: {', '.join(circle)}"
     if found["long_lines"]:
         yield f"{len(found['long_lines'])} lines are longer than {COLUMNS} columns (dev/house.py --lines names them)"
+    if found["long_lines_of_scripts"]:
+        yield f"{len(found['long_lines_of_scripts'])} lines of dev/*.py are longer than {SCRIPT_COLUMNS} columns (dev/house.py --lines names them)"
 
 
 def at(values, share):
@@ -299,14 +305,18 @@ def table(found):
     yield "circles of files in a crate", len(found["circles"]["shipped"]), 0
     yield "circles in what is never shipped", len(found["circles"]["never shipped"]), ""
     yield f"lines over {COLUMNS} columns", len(found["long_lines"]), 0
+    yield f"lines of dev/*.py over {SCRIPT_COLUMNS} columns", len(found["long_lines_of_scripts"]), 0
 
 
 def main():
+    unknown = [word for word in sys.argv[1:] if word not in ("--json", "--lines")]
+    if unknown:
+        sys.exit(f"house: there is no {' '.join(unknown)}; there are --json and --lines")
     found = measure()
     if "--json" in sys.argv:
         print(json.dumps(found, indent=1))
     elif "--lines" in sys.argv:
-        print(*found["long_lines"], sep="\n")
+        print(*found["long_lines"], *found["long_lines_of_scripts"], sep="\n")
     else:
         for name, value, limit in table(found):
             print(f"{name:44}{value:>16}{f'  at most {limit}' if limit != '' else ''}")

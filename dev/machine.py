@@ -1,15 +1,22 @@
-"""What a figure was taken of, and under which conditions."""
+#!/usr/bin/env python3
+"""What a figure was taken of, and under which conditions.
 
+  machine.py build    names the build that this tree makes
+  machine.py origin   the same with machine, time and load, as JSON
+"""
+
+import json
 import os
 import platform
 import subprocess
+import sys
 import threading
 import time
 from datetime import datetime, timezone
 from pathlib import Path
 
 
-def times():
+def processor_ticks():
     """Of all processors, in ticks since the start of the machine: all time, and that in which they had nothing to do."""
     fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     return sum(fields), fields[3] + fields[4]
@@ -17,13 +24,13 @@ def times():
 
 def busy_since(before):
     """Per cent of the processors' time since then."""
-    (all0, idle0), (all1, idle1) = before, times()
+    (all0, idle0), (all1, idle1) = before, processor_ticks()
     return 100 * (1 - (idle1 - idle0) / max(1, all1 - all0))
 
 
 def busy_percent(seconds=2.0):
     """What the processors do now: an average over a minute would tell of what ran before."""
-    before = times()
+    before = processor_ticks()
     time.sleep(seconds)
     return round(busy_since(before), 1)
 
@@ -40,11 +47,13 @@ def build(root):
     """The commit that changed last what is measured, and whether that differs from it. Later ones changed documents or data only: theirs
     is the same build."""
     # Flags, compiler and its wrapper change the binary as well as the code does, and tools.sh what it runs beside.
-    measured = ["crates", "tests/src", "tests/Cargo.toml", "charts", "Cargo.toml", "Cargo.lock", "Makefile", "dev/rustc.sh", "dev/tools.sh", "rust-toolchain.toml",
+    measured = ["crates", "tests/src", "tests/Cargo.toml", "charts", "Cargo.toml", "Cargo.lock", "Makefile", "dev/rustc.sh", "dev/tools.sh",
+                "rust-toolchain.toml",
                 # The simulation is in nothing that runs on a machine. It drives the announcer of this build.
                 ":(exclude)crates/announcer-sim",
                 # Tests in files of their own are in no binary.
-                ":(exclude,glob)crates/**/tests/**", ":(exclude,glob)crates/**/tests.rs", ":(exclude,glob)crates/**/*_tests/**", ":(exclude,glob)crates/**/*_tests.rs"]
+                ":(exclude,glob)crates/**/tests/**", ":(exclude,glob)crates/**/tests.rs", ":(exclude,glob)crates/**/*_tests/**",
+                ":(exclude,glob)crates/**/*_tests.rs"]
     return last_change(root, *measured)
 
 
@@ -71,7 +80,7 @@ class Meter(threading.Thread):
     def __init__(self):
         super().__init__(daemon=True)
         self.late = []
-        self.begun, self.stolen_before, self.times_before = time.time(), stolen(), times()
+        self.begun, self.stolen_before, self.ticks_before = time.time(), stolen(), processor_ticks()
         self.start()
 
     def run(self):
@@ -89,4 +98,18 @@ class Meter(threading.Thread):
         sum_of_late = sum(late for _, late in list(self.late))
         return (f"a thread that slept was late by up to {self.worst_ms(0)} ms, by {sum_of_late:.0f} s in all of {time.time() - self.begun:.0f} s;"
                 f" the hypervisor took {stolen() - self.stolen_before:.0f} s of {os.cpu_count()} processors,"
-                f" which were busy for {busy_since(self.times_before):.0f} % of the time")
+                f" which were busy for {busy_since(self.ticks_before):.0f} % of the time")
+
+
+def main():
+    root = Path(__file__).resolve().parent.parent
+    if sys.argv[1:] == ["build"]:
+        print(build(root))
+    elif sys.argv[1:] == ["origin"]:
+        print(json.dumps({**conditions(), "commit": build(root)}, indent=1))
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()

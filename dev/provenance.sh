@@ -4,12 +4,18 @@
 # who publishes signs it with a key of their own, and says who builds (BUILDER_ID).
 set -euo pipefail
 (( $# )) || { sed -n '2,4s/^# //p' "$0" >&2; exit 2; }
+# By the place of whoever calls, and before anything is said of them.
+files=()
+for file; do
+  [ -f "$file" ] && [ -r "$file" ] || { echo "provenance: $file: there is no such file, or it cannot be read" >&2; exit 1; }
+  files+=("$(realpath -s "$file")")
+done
 cd "$(dirname "$0")/.."
 version=$(dev/version.sh)
 commit=$(git rev-parse HEAD 2>/dev/null || true)
 # Outside a repository git says nothing, too.
 if changes=$(git status --porcelain --untracked-files=no 2>/dev/null) && [ -z "$changes" ]; then clean=true; else clean=false; fi
-subjects=$(for file; do printf '%s\t%s\n' "$(sha256sum <"$file" | cut -c-64)" "${file##*/}"; done |
+subjects=$(for file in "${files[@]}"; do printf '%s\t%s\n' "$(sha256sum <"$file" | cut -c-64)" "${file##*/}"; done |
   jq -Rn '[inputs | split("\t") | {name: .[1], digest: {sha256: .[0]}}]')
 jq -n --argjson subject "$subjects" --arg version "$version" --arg commit "$commit" --argjson clean "$clean" \
   --arg lock "$(sha256sum <Cargo.lock | cut -c-64)" --arg target "$(uname -m)-unknown-linux-gnu" --arg flags "${RELEASE_FLAGS:-}" \

@@ -67,11 +67,14 @@ def memory():
 
 def main():
     words, then = sys.argv[1:], 0.0
-    if words[:1] == ["--then"]:
-        then, words = float(words[1]), words[2:]
+    try:
+        if words[:1] == ["--then"]:
+            then, words = float(words[1]), words[2:]
+        waiting, running = [Command(word) for word in words], []
+    except (IndexError, ValueError):
+        sys.exit(f"{__doc__}\ntogether: {' '.join(words)}: SECONDS and WEIGHT are numbers, and each word is NAME=WEIGHT=COMMAND")
     if not words:
         sys.exit(__doc__)
-    waiting, running = [Command(word) for word in words], []
     at_once = len(waiting) if memory() > ENOUGH_MEMORY else 1
     first = told = time.time()
 

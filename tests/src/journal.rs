@@ -10,21 +10,23 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testbed::{AnswerReport, ProbeReport};
 
+use crate::watch::{EXPLAINS, OVERLAP_OF_MODES};
+
 /// Names the file.
 pub const VARIABLE: &str = "HCP_JOURNAL";
 
 /// One attempt at something that a busy machine can spoil: the error of one that failed, and for how long the machine
 /// let others wait in the worst second of it.
 pub fn attempt(what: &str, number: usize, error: Option<&str>, stalled: Duration) {
-    let line = json!({"kind": "attempt", "what": what, "number": number, "error": error, "stalled_ms": ms(stalled)});
-    write(line);
+    write(json!({"kind": "attempt", "what": what, "number": number, "error": error, "stalled_ms": ms(stalled),
+        "explains_ms": ms(EXPLAINS)}));
 }
 
 /// A test fails, and so long processes were kept waiting in the worst second since it began: what `dev/test.py` goes by
 /// when it decides whether the test may run again. Called while a panic is under way, in which a second one would end
 /// the whole program: what cannot be written is told, and costs the test its second chance.
 pub fn failed(stalled: Duration) {
-    if let Err(error) = note(json!({"kind": "failed", "stalled_ms": ms(stalled)})) {
+    if let Err(error) = note(json!({"kind": "failed", "stalled_ms": ms(stalled), "explains_ms": ms(EXPLAINS)})) {
         eprintln!("{error}");
     }
 }
@@ -38,10 +40,11 @@ pub fn watched(what: &str, report: &ProbeReport, bound: Option<Duration>) {
         "prober_stall_ms": ms(report.longest_stall), "bound_ms": bound.map(ms)}));
 }
 
-/// Who answered for an address.
+/// Who answered for an address. `dev/test.py` holds all of them to the widest bound.
 pub fn answered(what: &str, report: &AnswerReport) {
     write(json!({"kind": "answers", "what": what, "asked": report.asked, "unanswered": report.unanswered,
-        "double_ms": ms(report.double), "span_ms": ms(report.double_span), "overlap_ms": ms(report.overlap)}));
+        "double_ms": ms(report.double), "span_ms": ms(report.double_span), "overlap_ms": ms(report.overlap),
+        "bound_ms": ms(OVERLAP_OF_MODES)}));
 }
 
 fn ms(duration: Duration) -> u64 {

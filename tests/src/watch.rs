@@ -24,7 +24,7 @@ pub const ORDERLY: Duration = OVERLAP;
 
 /// An attempt may be made again if processes were kept waiting for this long in one second of it: a node that does not
 /// get its turn for three periods of the detector is replaced, and rightly.
-const EXPLAINS: Duration = Duration::from_millis(150);
+pub(crate) const EXPLAINS: Duration = Duration::from_millis(150);
 
 /// Asks from the client host every 10 ms, and is answered.
 pub fn ask(bed: &Bed, traffic: Traffic) -> Result<Probe> {

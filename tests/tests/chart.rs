@@ -1,7 +1,7 @@
 //! The chart as text: what it renders for the values of chart spec 14, with both Helms, and what it says to values that
 //! it cannot use.
 //!
-//! What a case renders is written down in `chart-golden/<case>.yaml`, sorted by kind and name; HCP_UPDATE_GOLDEN=1
+//! What a case renders is written down in `chart-golden/<case>.yaml`, sorted by kind and name; HCP_UPDATE=1
 //! writes it anew.
 
 use std::path::{Path, PathBuf};
@@ -141,7 +141,7 @@ fn own_image() -> String {
 /// D-4, D-5, D-6, D-9.
 #[test]
 fn what_is_rendered_is_what_is_written_down() {
-    let update = std::env::var("HCP_UPDATE_GOLDEN").is_ok_and(|value| value == "1");
+    let update = std::env::var("HCP_UPDATE").is_ok_and(|value| value == "1");
     for case in CASES {
         let found = Value::Array(render(case.values));
         let path = golden(case.name);

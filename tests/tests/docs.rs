@@ -5,6 +5,8 @@
 
 #[path = "docs/commands.rs"]
 mod commands;
+#[path = "docs/figures.rs"]
+mod figures;
 #[path = "docs/pretended.rs"]
 mod pretended;
 mod sources;
@@ -302,13 +304,19 @@ fn the_check_of_dependencies_looks_for_known_vulnerabilities_or_says_that_it_did
     let pretended = Pretended::empty("deny");
     pretended
         .script("cargo-deny", &format!("case $* in --version) echo cargo-deny {version} ;; *) echo \"$*\" ;; esac"));
-    for (asked, answers, looked, told) in
-        [("", true, true, false), ("", false, false, true), ("1", false, true, false), ("0", true, false, false)]
-    {
+    let silent = "; NOT for known vulnerabilities, whose database does not answer";
+    let not_asked = "; NOT for known vulnerabilities, as was asked for";
+    for (asked, answers, looked, told, why) in [
+        ("", true, true, false, " advisories"),
+        ("", false, false, true, silent),
+        ("1", false, true, false, " advisories"),
+        ("0", true, false, false, not_asked),
+    ] {
         pretended.script("git", if answers { "exit 0" } else { "exit 2" });
         let path = format!("{}:{}", pretended.0.display(), std::env::var("PATH").unwrap());
         let mut check = Command::new(root().join("dev/deny.sh"));
-        let output = check.env("PATH", path).env("DENY_ADVISORIES", asked).output().unwrap();
+        check.env("PATH", path).env("DENY_ADVISORIES", asked).env("CARGO_TARGET_DIR", &pretended.0);
+        let output = check.output().unwrap();
         let (checks, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
         let what = format!("{asked:?} {answers}: {checks}{said}");
         assert!(
@@ -317,7 +325,42 @@ fn the_check_of_dependencies_looks_for_known_vulnerabilities_or_says_that_it_did
         );
         assert_eq!(checks.contains("advisories"), looked, "{what}");
         assert_eq!(said.contains("known vulnerabilities were NOT looked for"), told, "{what}");
+        assert_eq!(said.contains("git config --global url."), told, "{what}");
+        let kept = std::fs::read_to_string(pretended.0.join("deny")).unwrap();
+        assert_eq!(kept, format!("dependencies were checked for: licenses bans sources{why}\n"), "{what}");
     }
+}
+
+/// What a person types wrongly is answered in one line, and nothing is begun.
+#[test]
+fn scripts_refuse_words_and_numbers_that_they_do_not_know() {
+    let jobs = [("E2E_JOBS", "two"), ("TEST_LIMIT", "x"), ("TEST_DEADLINE", "nan")];
+    let empty = Pretended::empty("words");
+    for (script, words, variable, told) in [
+        ("house.py", "--jsno", None, "house: there is no --jsno"),
+        ("figures.py", "tests", None, "figures: there is no "),
+        ("book-links.py", "", None, "book-links.py SITE"),
+        ("dashboard.py", "", None, "dashboard.py DATA OUT.svg"),
+        ("together.py", "--then", None, "together: --then: SECONDS and WEIGHT are numbers"),
+        ("together.py", "a=b=c", None, "together: a=b=c: SECONDS and WEIGHT are numbers"),
+        ("machine.py", "built", None, "machine.py build"),
+        ("test.py", "--all", None, "test: there is no --all"),
+        ("test.py", "none", Some(jobs[0]), "test: E2E_JOBS=two is no whole number above 0"),
+        ("test.py", "none", Some(jobs[1]), "test: TEST_LIMIT=x is no whole number above 0"),
+        ("test.py", "none", Some(jobs[2]), "test: TEST_DEADLINE=nan is no number above 0"),
+    ] {
+        if script == "test.py" && variable.is_some() && e2e::skip() {
+            continue;
+        }
+        let mut command = Command::new(root().join("dev").join(script));
+        command.args(words.split_whitespace()).envs(variable).env("CARGO_TARGET_DIR", &empty.0);
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(told), "{script} {words} {variable:?}: {said}");
+        assert!(!said.contains("Traceback"), "{said}");
+    }
+    let help = Command::new(root().join("dev/test.py")).arg("--help").output().unwrap();
+    assert!(help.status.success() && help.stdout.starts_with(b"test.py [--unit]"), "{help:?}");
 }
 
 /// Nothing is got: the words are judged first, and `--print` only looks.

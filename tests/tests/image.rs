@@ -84,6 +84,21 @@ fn the_provenance_names_what_was_made_and_of_what() {
     assert_eq!(definition["externalParameters"]["treeIsTheCommit"], false);
 }
 
+/// Whoever calls the script may be anywhere, and what it says of a file is of that file.
+#[test]
+fn the_provenance_is_of_files_that_are_there_by_the_place_of_whoever_asks() {
+    let (docs, lock) = (programs::workspace().join("docs"), programs::workspace().join("Cargo.lock"));
+    let said = |file: &str| run(script("provenance.sh").arg(file).current_dir(&docs));
+    let (near, far) = (said("../Cargo.lock"), said(&lock.display().to_string()));
+    assert!(near.status.success() && near.stdout == far.stdout, "{}", text(&near.stderr));
+    // One that is there only where the script works.
+    for missing in ["Cargo.lock", "../docs"] {
+        let refused = said(missing);
+        assert!(!refused.status.success() && refused.stdout.is_empty(), "{missing}: {}", text(&refused.stdout));
+        assert!(text(&refused.stderr).contains(&format!("provenance: {missing}: ")), "{}", text(&refused.stderr));
+    }
+}
+
 #[test]
 fn a_binary_that_needs_libraries_is_refused() {
     let refused = run(script("image.sh").arg("/proc/self/exe"));

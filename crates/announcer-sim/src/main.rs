@@ -8,18 +8,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use announcer_core::ElectionMode;
-use announcer_sim::{Outcome, Sabotage, Scenario, run, shrink};
+use announcer_sim::{Outcome, SABOTAGES, Sabotage, Scenario, run, shrink};
 use clap::Parser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 #[derive(Debug, Parser)]
 #[command(name = "sim", about = "Simulates announcers on a virtual LAN, one run per seed")]
 struct Cli {
-    /// How many seeds
+    /// How many seeds, from each first one on
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
-    /// The first of them
-    #[arg(long, default_value_t = 0)]
-    from: u64,
+    /// The first of them; several after commas, as 0,20000000
+    #[arg(long, default_value = "0", value_delimiter = ',')]
+    from: Vec<u64>,
     /// Only this seed, with its trace
     #[arg(long)]
     seed: Option<u64>,
@@ -32,8 +33,8 @@ struct Cli {
     /// Ownership mode: global, service or node
     #[arg(long, default_value = "global", value_parser = mode)]
     mode: ElectionMode,
-    /// Break the engines, as no-fence; with a wrong name all are told
-    #[arg(long)]
+    /// Break the engines in one way
+    #[arg(long, value_parser = sabotages())]
     sabotage: Option<Sabotage>,
     /// Do not look for a shorter run that fails in the same way
     #[arg(long)]
@@ -48,6 +49,23 @@ fn mode(text: &str) -> Result<ElectionMode, String> {
         .into_iter()
         .find(|mode| mode.as_str() == text)
         .ok_or_else(|| format!("{text:?} is no mode: accepted are global, service and node"))
+}
+
+/// Its help names all.
+fn sabotages() -> impl TypedValueParser<Value = Sabotage> {
+    PossibleValuesParser::new(SABOTAGES.map(|(name, _)| name)).try_map(|name| name.parse::<Sabotage>())
+}
+
+impl Cli {
+    /// The seed that is run as this one, those from one first seed on before those from the next.
+    fn seed_number(&self, number: u64) -> Option<u64> {
+        let first = usize::try_from(number.checked_div(self.seeds)?).ok()?;
+        self.from.get(first)?.checked_add(number % self.seeds)
+    }
+
+    fn seeds_in_all(&self) -> u64 {
+        self.from.iter().map(|_| self.seeds).sum()
+    }
 }
 
 /// What all runs were together.
@@ -77,16 +95,14 @@ impl Sum {
 
 /// Runs the seeds; unless all are wanted, until one breaks a promise.
 fn sum(cli: &Cli, jobs: usize) -> Sum {
-    let next = AtomicU64::new(cli.from);
-    let end = cli.from.saturating_add(cli.seeds);
+    let next = AtomicU64::new(0);
     let failed = AtomicU64::new(u64::MAX);
     let sum = Mutex::new(Sum::default());
     let over = (Mutex::new(false), Condvar::new());
     std::thread::scope(|scope| {
         let run_seeds = || {
-            loop {
-                let seed = next.fetch_add(1, Ordering::Relaxed);
-                if seed >= end || (!cli.all && failed.load(Ordering::Relaxed) != u64::MAX) {
+            while let Some(seed) = cli.seed_number(next.fetch_add(1, Ordering::Relaxed)) {
+                if !cli.all && failed.load(Ordering::Relaxed) != u64::MAX {
                     break;
                 }
                 let outcome = run(&Scenario::of(seed, cli.mode), cli.sabotage, false);
@@ -123,10 +139,10 @@ fn tell_progress(cli: &Cli, sum: &Mutex<Sum>, over: &(Mutex<bool>, Condvar)) {
             let sum = sum.lock();
             (sum.seeds, sum.broken.len())
         };
-        let rate = per_second(done, begun.elapsed());
+        let (all, rate) = (cli.seeds_in_all(), per_second(done, begun.elapsed()));
         #[allow(clippy::cast_precision_loss, reason = "for people")]
-        let left = (cli.seeds - done) as f64 / rate;
-        eprintln!("{done} of {} seeds, {rate:.0} per second, {broken} broke a promise, {left:.0} s to go", cli.seeds);
+        let left = (all - done) as f64 / rate;
+        eprintln!("{done} of {all} seeds, {rate:.0} per second, {broken} broke a promise, {left:.0} s to go");
     }
 }
 
@@ -165,7 +181,7 @@ fn main() -> ExitCode {
     if let Some(used) = processor_time() {
         println!("{:.2} ms of a processor per seed", 1000.0 / per_second(sum.seeds, used));
     }
-    println!("longest time in which it was not so that");
+    println!("longest time for which each promise did not hold yet:");
     for (promise, (lasted, seed)) in &sum.longest {
         println!("  {promise}: {:.3} s (seed {seed})", lasted.as_secs_f64());
     }

@@ -88,24 +88,25 @@ impl Trouble {
     }
 }
 
-/// No time is allowed for these.
-pub const ONLY_FROM_WHOM: &str = "ownership is taken only from whom it may be taken";
-/// See the text.
-pub const NOT_CUT_OFF: &str = "nobody who is cut off takes an address from an owner whom clients hear";
-/// See the text.
-pub const LEASE_KEPT: &str = "a lease is given back when its Service goes, and not before";
-/// See the text.
-pub const NO_FALSE_ALARM: &str = "no conflict is told of where no stranger is";
-/// See the text.
-pub const NO_CIRCLES: &str = "no timer stays due";
-/// See the text.
-pub const NO_FLAPPING: &str = "an address does not flap";
-/// See the text.
-pub const ONE_AT_REST: &str = "when all is well, one node answers for each address";
-/// See the text.
-pub const NOTHING_AT_REST: &str = "when all is well, nothing is written and nothing moves";
+// No time is allowed for these: what breaks one is no trouble that lasts, but one step, or what a run is at its end.
 
-/// See the text.
+/// Judged by each write of a record.
+pub const ONLY_FROM_WHOM: &str = "ownership is taken only from whom it may be taken";
+/// Judged by each taking over, from the side of the clients.
+pub const NOT_CUT_OFF: &str = "nobody who is cut off takes an address from an owner whom clients hear";
+/// Judged by what the DHCP server hears.
+pub const LEASE_KEPT: &str = "a lease is given back when its Service goes, and not before";
+/// Judged by each Event about a conflict.
+pub const NO_FALSE_ALARM: &str = "no conflict is told of where no stranger is";
+/// Judged by the steps of a process at one moment.
+pub const NO_CIRCLES: &str = "no timer stays due";
+/// Judged by how often an address has moved in a run.
+pub const NO_FLAPPING: &str = "an address does not flap";
+/// Judged at the end, by the nodes that have an address.
+pub const ONE_AT_REST: &str = "when all is well, one node answers for each address";
+/// Judged at the end, by what the API and the nodes have done meanwhile.
+pub const NOTHING_AT_REST: &str = "when all is well, nothing is written and nothing moves";
+/// Judged by each move, in a run with such a moment.
 pub const BLIP: &str = "who was silent for a moment keeps what it has";
 
 /// All promises, in the order of their numbers: `docs/announcer.md` lists them. New ones come last.

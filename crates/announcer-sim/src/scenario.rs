@@ -294,6 +294,11 @@ impl Kind {
 }
 
 impl Fault {
+    /// From so many seconds on, for so many.
+    pub fn in_seconds(at: u64, lasts: u64, kind: Kind) -> Self {
+        Self { at: Duration::from_secs(at), lasts: Duration::from_secs(lasts), kind }
+    }
+
     /// When it is over.
     pub fn end(&self) -> Duration {
         self.at + self.lasts
@@ -317,6 +322,20 @@ impl Fault {
 }
 
 impl Scenario {
+    /// Of three nodes, any of which may serve these addresses, in a LAN and with an API that lose nothing: only these
+    /// faults. A quarter of a minute after the last one all has to be well, and a minute later the Services go.
+    pub fn of_three(seed: u64, mode: ElectionMode, addresses: &[Address], faults: Vec<Fault>) -> Self {
+        let mut scenario = Self::of(seed, mode);
+        (scenario.nodes, scenario.loss, scenario.refusals, scenario.fail_back) = (3, 0.0, 0.0, false);
+        scenario.hosts.clear();
+        scenario.services = addresses.iter().map(|address| Wish { address: *address, local: None }).collect();
+        scenario.calm = faults.iter().map(Fault::end).max().unwrap_or_default() + Duration::from_secs(15);
+        scenario.faults = faults;
+        scenario.deletion = scenario.calm + Duration::from_mins(1);
+        scenario.end = scenario.deletion + Duration::from_secs(20);
+        scenario
+    }
+
     /// Whether the DHCP server has this fault at some time.
     pub fn has(&self, fault: ServerFault) -> bool {
         self.faults.iter().any(|one| matches!(one.kind, Kind::Server(kind) if kind == fault))

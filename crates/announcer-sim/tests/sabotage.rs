@@ -1,11 +1,9 @@
 //! Engines that are broken on purpose: one of the first seeds shows it, by the promise that the broken protection is
 //! there for. Which seed, and how many it took, is printed.
 
-use std::time::Duration;
-
 use announcer_core::ElectionMode::{self, Global, Node, Service};
 use announcer_sim::promises::{PROMISES, number};
-use announcer_sim::scenario::{Address, Fault, Kind, TWO_NICS, WIDE, Wish};
+use announcer_sim::scenario::{Address, Fault, Kind, TWO_NICS, WIDE};
 use announcer_sim::{Sabotage, Scenario, Violation, run};
 
 /// So many seeds have to be enough.
@@ -102,16 +100,9 @@ fn an_address_that_is_used_without_asking_is_found_out() {
 
 /// Three nodes are well for half a minute, and then one of them loses its power.
 fn power_is_lost(seed: u64, sabotage: Option<Sabotage>) -> Option<Violation> {
-    let mut scenario = Scenario::of(seed, Node);
-    (scenario.nodes, scenario.loss, scenario.refusals, scenario.fail_back) = (3, 0.0, 0.0, false);
-    scenario.services = vec![Wish { address: Address::V4, local: None }];
-    scenario.hosts.clear();
-    let (at, lasts) = (Duration::from_secs(30), Duration::from_secs(20));
     let node = usize::try_from(seed % 3).expect("less than three");
-    scenario.faults = vec![Fault { at, lasts, kind: Kind::PowerLoss(node) }];
-    scenario.calm = at + lasts + Duration::from_secs(15);
-    scenario.deletion = scenario.calm + Duration::from_mins(1);
-    scenario.end = scenario.deletion + Duration::from_secs(20);
+    let fault = Fault::in_seconds(30, 20, Kind::PowerLoss(node));
+    let scenario = Scenario::of_three(seed, Node, &[Address::V4], vec![fault]);
     run(&scenario, sabotage, false).violation
 }
 

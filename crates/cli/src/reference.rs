@@ -1,5 +1,5 @@
 //! Renders `docs/reference.md` from the definitions that the program itself uses, and fails while the file says
-//! something else. `UPDATE_DOCS=1 cargo test --workspace --bin harvester-cloud-provider reference` writes it anew.
+//! something else. `HCP_UPDATE=1 cargo test --workspace --bin harvester-cloud-provider reference` writes it anew.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,7 +20,7 @@ const INTRODUCTION: &str = "\
 # Reference
 
 This page lists every flag, variable, reason and annotation. It is generated from the code
-(`UPDATE_DOCS=1 cargo test --workspace --bin harvester-cloud-provider reference`); do not edit it.
+(`HCP_UPDATE=1 cargo test --workspace --bin harvester-cloud-provider reference`); do not edit it.
 The chart's values are in its `values.yaml`.
 ";
 
@@ -232,14 +232,14 @@ fn the_chart_knows_the_flags_that_the_code_knows() {
     );
 }
 
-/// Whether the file says so; with `UPDATE_DOCS` it does from now on.
+/// Whether the file says so; with `HCP_UPDATE=1` it does from now on.
 fn written(path: &Path, expected: &str) {
-    if std::env::var_os("UPDATE_DOCS").is_some() {
+    if std::env::var("HCP_UPDATE").is_ok_and(|value| value == "1") {
         std::fs::write(path, expected).unwrap();
     }
     assert!(
         std::fs::read_to_string(path).unwrap_or_default() == expected,
-        "{} is out of date: UPDATE_DOCS=1 cargo test --workspace --bin harvester-cloud-provider reference",
+        "{} is out of date: HCP_UPDATE=1 cargo test --workspace --bin harvester-cloud-provider reference",
         path.display()
     );
 }

@@ -85,7 +85,8 @@ impl Pretended {
     /// program and test, and for how long processes waited.
     pub fn fail(&self, noted: Option<(&str, &str, u64)>) {
         let note = noted.map_or_else(String::new, |(program, test, stalled)| {
-            let line = serde_json::json!({"kind": "failed", "program": program, "test": test, "stalled_ms": stalled});
+            let line = serde_json::json!({"kind": "failed", "program": program, "test": test, "stalled_ms": stalled,
+                "explains_ms": 150});
             format!("echo '{line}' >>$HCP_JOURNAL;")
         });
         let listed = "*--ignored*) ;; *--list*) printf 'a: test\\nb: test\\n' ;;";
@@ -138,7 +139,7 @@ impl Pretended {
 /// What test a writes down of an attempt that failed, while the machine kept processes waiting for so long.
 fn failed_attempt(program: &str, number: u64, stalled: u64) -> serde_json::Value {
     serde_json::json!({"kind": "attempt", "what": "luck", "number": number, "error": "none", "stalled_ms": stalled,
-        "program": program, "test": "a"})
+        "explains_ms": 150, "program": program, "test": "a"})
 }
 
 impl Drop for Pretended {
@@ -181,7 +182,7 @@ fn what_tests_write_down_is_told_and_fails_the_run_where_nothing_explains_it() {
     };
     let answered = |double: u64| {
         serde_json::json!({"kind": "answers", "what": "who has it", "program": "three", "test": "a", "asked": 100,
-            "unanswered": 0, "double_ms": double, "span_ms": double, "overlap_ms": 0})
+            "unanswered": 0, "double_ms": double, "span_ms": double, "overlap_ms": 0, "bound_ms": 200})
     };
     for (lines, failed, told) in [
         (vec![skipped], 0, "\nskipped: 1\n  a: no such module\n"),

@@ -26,11 +26,13 @@ use kube::Client;
 use kube::client::Body;
 use runtime::events::{Entry, Recorder};
 use runtime::work_queue::QueueMetrics;
-use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use rustix::thread::LinkNameSpaceType;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+use crate::fresh_namespace::{leave_for_a_fresh_namespace, shell};
 
 /// Long enough for a loaded machine; a passing test waits for events, not for this.
 pub const PATIENCE: Duration = Duration::from_secs(40);
@@ -189,18 +191,6 @@ pub fn on_a_bench<T: AsyncFnOnce(&mut Bench) + Send + 'static>(test: T) {
     if let Err(panic) = outcome {
         std::panic::resume_unwind(panic);
     }
-}
-
-fn leave_for_a_fresh_namespace() {
-    // `unshare` is deprecated because of its FILES flag; this one does not touch descriptors.
-    #[allow(deprecated)]
-    rustix::thread::unshare(UnshareFlags::NEWNET).expect("a new network namespace");
-}
-
-pub fn shell(program: &str, arguments: &str) -> String {
-    let output = Command::new(program).args(arguments.split_whitespace()).output().expect("the program exists");
-    assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 impl Bench {

@@ -3,7 +3,8 @@ use std::time::Duration;
 use announcer_core::engine::Input;
 use announcer_core::ownership::LeaseState;
 
-use crate::bench::{Bench, macvlan, on_a_bench, shell};
+use crate::bench::{Bench, macvlan, on_a_bench};
+use crate::fresh_namespace::shell;
 
 pub const RANGE: &str = "--dhcp-range=10.77.0.100,10.77.0.110,2m --dhcp-authoritative";
 pub const DHCP: [(&str, &str); 1] = [("kube-vip.io/loadbalancerIPs", "0.0.0.0")];

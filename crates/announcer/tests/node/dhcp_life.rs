@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use announcer_core::ownership::LeaseState;
 
-use crate::bench::{Bench, macvlan, on_a_bench, shell};
+use crate::bench::{Bench, macvlan, on_a_bench};
 use crate::dhcp::{DHCP, RANGE, leased, started};
+use crate::fresh_namespace::shell;
 use crate::short_leases::{ShortLeases, Times};
 
 #[test]

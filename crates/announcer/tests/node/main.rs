@@ -9,6 +9,8 @@ mod dhcp;
 mod dhcp6;
 mod dhcp_life;
 mod far_end;
+#[path = "../../../l2/tests/kernel/fresh_namespace.rs"]
+mod fresh_namespace;
 mod security;
 mod short_leases;
 mod static_vips;

@@ -12,8 +12,9 @@ use etherparse::PacketBuilder;
 use l2::{Mac, Nftables, Traffic};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::bench::{Bench, PATIENCE, may_skip, on_a_bench, shell};
+use crate::bench::{Bench, PATIENCE, may_skip, on_a_bench};
 use crate::far_end;
+use crate::fresh_namespace::shell;
 
 const IPS: &str = "kube-vip.io/loadbalancerIPs";
 const VIPS: [&str; 2] = ["10.77.0.50", "fd00::50"];

@@ -8,9 +8,10 @@ use l2::arp::{self, Arp};
 use l2::{Mac, Traffic};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::bench::{PATIENCE, on_a_bench, shell};
+use crate::bench::{PATIENCE, on_a_bench};
 use crate::dhcp::RANGE;
 use crate::far_end;
+use crate::fresh_namespace::shell;
 
 const IPS: &str = "kube-vip.io/loadbalancerIPs";
 

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use dhcp_client::{Client, Config, Input, LostReason, Mac, Output, State};
 use l2::{PacketSocket, Traffic};
-use rustix::thread::UnshareFlags;
 
+use crate::fresh_namespace::{leave_for_a_fresh_namespace, shell};
 use crate::server::{Kind, Setup};
 
 /// The third octet of the subnet that client and server have in the beginning.
@@ -69,19 +69,6 @@ pub fn on_a_lan<T: AsyncFnOnce(&mut Lan) + Send + 'static>(kind: Kind, test: T) 
     }
 }
 
-/// Moves this thread, and the processes it will start, into a new network namespace.
-fn leave_for_a_fresh_namespace() {
-    // `unshare` is deprecated because of its FILES flag; this one does not touch descriptors.
-    #[allow(deprecated)]
-    rustix::thread::unshare(UnshareFlags::NEWNET).expect("a new network namespace");
-}
-
-fn run(program: &str, arguments: &str) -> String {
-    let output = Command::new(program).args(arguments.split_whitespace()).output().expect("the program exists");
-    assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
 pub fn config() -> Config {
     Config { hostname: Some("web".into()), ..Config::new(Mac::from([0, 0, 0x6c, 1, 2, 3])) }
 }
@@ -96,9 +83,9 @@ impl Lan {
         .expect("a namespace for the server");
         leave_for_a_fresh_namespace();
         let mac = config().mac;
-        run("ip", &format!("link add c0 address {mac} type veth peer name s0 netns {}", keeper.0.id()));
-        run("ip", "link set c0 up");
-        let index = run("ip", "-o link show c0").split(':').next().and_then(|text| text.trim().parse().ok());
+        shell("ip", &format!("link add c0 address {mac} type veth peer name s0 netns {}", keeper.0.id()));
+        shell("ip", "link set c0 up");
+        let index = shell("ip", "-o link show c0").split(':').next().and_then(|text| text.trim().parse().ok());
         let socket = PacketSocket::open(index.expect("ip shows an index"), Traffic::DhcpClient).expect("packet socket");
         let client = Client::new(config(), Instant::now(), 1).expect("a good configuration");
         let files = tempfile::tempdir().expect("a directory");
@@ -111,7 +98,7 @@ impl Lan {
     }
 
     fn at_server(&self, program: &str, arguments: &str) {
-        run("nsenter", &format!("--net=/proc/{}/ns/net {program} {arguments}", self.keeper.0.id()));
+        shell("nsenter", &format!("--net=/proc/{}/ns/net {program} {arguments}", self.keeper.0.id()));
     }
 
     /// The server has one address, in this subnet.
@@ -139,8 +126,8 @@ impl Lan {
 
     /// Another client, or another life of this one.
     pub fn client_is(&mut self, config: Config) {
-        run("ip", "addr flush dev c0");
-        run("ip", &format!("link set c0 address {}", config.mac));
+        shell("ip", "addr flush dev c0");
+        shell("ip", &format!("link set c0 address {}", config.mac));
         self.client = Client::new(config, Instant::now() + self.ahead, 2).expect("a good configuration");
     }
 
@@ -188,8 +175,8 @@ impl Lan {
                         next.extend(self.client.step(Instant::now() + self.ahead, input));
                     }
                     // The kernel must answer the server's ARP, else it cannot answer a renewal.
-                    Output::Bound(lease) => drop(run("ip", &format!("addr replace {}/32 dev c0", lease.address))),
-                    Output::Lost { lease, .. } => drop(run("ip", &format!("addr del {}/32 dev c0", lease.address))),
+                    Output::Bound(lease) => drop(shell("ip", &format!("addr replace {}/32 dev c0", lease.address))),
+                    Output::Lost { lease, .. } => drop(shell("ip", &format!("addr del {}/32 dev c0", lease.address))),
                     Output::Renewed(_) | Output::Report(_) => {}
                 }
                 self.said.push(output);

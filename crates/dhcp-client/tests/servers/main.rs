@@ -4,6 +4,8 @@
 //!
 //! The client's clock is moved by hand, so a lease of two minutes takes no time.
 
+#[path = "../../../l2/tests/kernel/fresh_namespace.rs"]
+mod fresh_namespace;
 mod lan;
 mod server;
 

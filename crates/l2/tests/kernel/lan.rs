@@ -20,7 +20,9 @@ use l2::{
     netlink::{Changes, InetConfChange, Macvlan},
 };
 use rtnetlink::{LinkUnspec, LinkVeth, packet_route::link::LinkAttribute};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::fresh_namespace::leave_for_a_fresh_namespace;
 
 /// MAC of the interface `near`.
 pub const NEAR: Mac = Mac::new([0x02, 0, 0, 0, 0, 0x01]);
@@ -190,11 +192,8 @@ fn connect() -> (Netlink, rtnetlink::Handle) {
     (netlink, handle)
 }
 
-// rustix marks the call unsafe because with other flags it can pull open files from under other threads.
-#[allow(unsafe_code)]
 fn fresh_namespace() -> File {
-    // SAFETY: a new network namespace touches neither memory nor descriptors; the thread is this test's own.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.expect("a new network namespace");
+    leave_for_a_fresh_namespace();
     File::open("/proc/thread-self/ns/net").expect("the namespace of this thread")
 }
 

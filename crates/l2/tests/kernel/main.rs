@@ -2,6 +2,7 @@
 
 mod addresses;
 mod frames;
+mod fresh_namespace;
 mod handshakes;
 mod lan;
 mod links;

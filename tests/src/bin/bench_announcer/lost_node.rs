@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use e2e::lost_node::{NODES, NodeLossBed, expose};
 use serde::{Deserialize, Serialize};
+use testbed::stall;
 
 use crate::cases::ms;
 
@@ -51,7 +52,7 @@ pub struct Run {
     pub broken: usize,
     /// The node's endpoints had left before.
     pub left_ms: f64,
-    /// From the loss to the first reply of a Service that was made then.
+    /// From the loss to the first reply of a Service that was made then, without the machine's stalls.
     pub served_ms: Option<f64>,
     /// From the power to ready pods.
     pub ready_ms: f64,
@@ -129,7 +130,8 @@ async fn one(bed: &NodeLossBed, whose: Whose) -> Result<Run> {
         Whose::Leader => {
             let served = async |at: Instant| {
                 expose(&bed.cluster, "late").await?;
-                Ok(Some(ms(at.elapsed())))
+                let (took, stalled) = (at.elapsed(), stall::since(at).within(at, Instant::now(), &[]));
+                Ok(Some(ms(took.saturating_sub(stalled))))
             };
             bed.lose_and(n, served).await?
         }

@@ -136,7 +136,7 @@ pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Res
     told.tell(match count {
         100 => all.below(2.0).go("80-82 s"),
         1000 => all.below(15.0).go("0.8 s each"),
-        3000 => all.below(300.0),
+        3000 => all.below(120.0),
         // Of ten thousand it tells the pace of the bed, whose servers share the machine with the product.
         _ => all,
     });
@@ -151,8 +151,11 @@ pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Res
     setup.bench.wait_until_only_events_are_left().await?;
     let after = setup.bench.bed.ccm().usage()?;
     let tally = setup.bench.tally(mark)?;
-    // With a conflict now and then: finalizer, address and condition; the object, and its end where a turn was lost.
-    for (side, text, most) in [(Side::CcmGuest, "guest", 3.1), (Side::CcmHarvester, "Harvester", 2.1)] {
+    // With a conflict now and then: finalizer and address; the object. Nobody serves these, so their conditions do not
+    // say so and the object gets no address, unlike the single one above. But what is published and not served for a
+    // minute has a condition that says that: three thousand may take longer.
+    let guest = if count > 1000 { 3.1 } else { 2.1 };
+    for (side, text, most) in [(Side::CcmGuest, "guest", guest), (Side::CcmHarvester, "Harvester", 1.1)] {
         let writes = f64::from(u32::try_from(tally.side(side).writes).unwrap_or(u32::MAX));
         let each = writes / f64::from(u32::try_from(count + newcomers.len()).unwrap_or(u32::MAX));
         told.tell(Figure::new(format!("fast: {count}, writes per Service, {text}"), each, "").at_most(most));
@@ -161,7 +164,7 @@ pub async fn fast(count: usize, more: usize, ccm_args: &[String], told: &mut Res
     told.tell(Figure::seconds(format!("fast: {count}, processor time of the CCM until only Events are left"), cpu));
     let rss =
         Figure::new(format!("fast: {count}, RSS of the CCM then"), crate::figures::megabytes(after.rss_bytes), "MB");
-    told.tell(if count > 1000 { rss.below(400.0) } else { rss });
+    told.tell(if count > 1000 { rss.below(200.0) } else { rss });
     let gone =
         Figure::seconds(format!("fast: {count} deleted at once, all gone"), crowd::delete(&setup.bench, &names).await?);
     told.tell(if count == 100 { gone.below(3.0).go("58 s") } else { gone });

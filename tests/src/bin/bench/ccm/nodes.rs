@@ -28,7 +28,7 @@ pub async fn join(count: usize, ccm_args: &[String], told: &mut Results<'_>) -> 
     let mark = bed.mark();
     let (made, all) = register(&setup, &names).await?;
     let all = Figure::seconds(format!("{count} Nodes join at once: all initialised"), all);
-    told.tell(if count == 1000 { all.below(15.0).go("591 s") } else { all.below(120.0) });
+    told.tell(if count == 1000 { all.below(15.0).go("591 s") } else { all.below(60.0) });
     told.tell(Figure::seconds(format!("{count} Nodes: until the bench had made them"), made));
     bench.wait_until_quiet().await?;
     let guest = bench.tally(mark)?.side(Side::CcmGuest);

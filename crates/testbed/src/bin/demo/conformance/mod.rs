@@ -9,7 +9,6 @@ mod images;
 mod suite;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -52,6 +51,9 @@ pub struct Arguments {
     /// Name the tests and end
     #[arg(long)]
     list: bool,
+    /// The build that each row is of; dev/machine.py names it as in all of docs/data
+    #[arg(long, value_name = "COMMIT", default_value = "unknown")]
+    commit: String,
     /// The table of all tests; rows of this run replace older ones
     #[arg(long, value_name = "FILE", default_value = "docs/data/conformance.json")]
     table: PathBuf,
@@ -149,7 +151,8 @@ async fn tests(
     step_log::chapter(&format!("{} tests of Kubernetes, {} at a time", chosen.len(), args.jobs));
     // After each test: what was seen is kept, however the run ends.
     let keep = |rows: &[Row]| keep_results(args, table.clone(), rows);
-    suite::run(step_log, bed, chosen, &suite::Plan { jobs: args.jobs, table, output: &args.output }, keep).await
+    let plan = suite::Plan { jobs: args.jobs, commit: &args.commit, table, output: &args.output };
+    suite::run(step_log, bed, chosen, &plan, keep).await
 }
 
 /// The client host reaches the API, and the addresses of the LAN from outside the nodes' network, as through a router.
@@ -184,11 +187,4 @@ fn keep_results(args: &Arguments, mut table: Table, rows: &[Row]) -> Result<()> 
         std::fs::create_dir_all(directory).with_context(|| format!("failed to create {}", directory.display()))?;
     }
     std::fs::write(&args.table, text).with_context(|| format!("failed to write {}", args.table.display()))
-}
-
-/// The state of this project: its commit, and whether something has changed since.
-fn commit() -> Result<String> {
-    let mut git = Command::new("git");
-    git.arg("-C").arg(programs::workspace()).args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]);
-    Ok(testbed::process::run(&mut git)?.trim().to_owned())
 }

@@ -81,6 +81,8 @@ struct Running {
 pub struct Plan<'a> {
     /// So many at a time.
     pub jobs: usize,
+    /// The build that they are tried with.
+    pub commit: &'a str,
     /// What became of them before.
     pub table: &'a Table,
     /// Where their output goes.
@@ -115,7 +117,7 @@ pub async fn run(
     let mut waiting: Vec<String> = names.to_vec();
     waiting.sort_by(|a, b| plan.expected(b).total_cmp(&plan.expected(a)));
     let mut waiting: VecDeque<(usize, String)> = waiting.into_iter().enumerate().collect();
-    let (commit, mut running, mut rows) = (super::commit()?, Vec::<Running>::new(), Vec::<Row>::new());
+    let (mut running, mut rows) = (Vec::<Running>::new(), Vec::<Row>::new());
     while !(waiting.is_empty() && running.is_empty()) {
         while running.len() < plan.jobs.max(1)
             && let Some((number, name)) = waiting.pop_front()
@@ -126,7 +128,7 @@ pub async fn run(
         let (ended, others): (Vec<Running>, Vec<Running>) = running.into_iter().partition(Running::is_over);
         running = others;
         for test in ended {
-            let row = test.row(&commit);
+            let row = test.row(plan.commit);
             step_log.tell(&format!(
                 "{:>2}/{} {:7} {:>4.0} s  {}  ({} running, about {:.0} min left)",
                 rows.len() + 1,
