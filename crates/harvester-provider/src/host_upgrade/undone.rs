@@ -1,5 +1,5 @@
-//! Damps what is written on a Node that another writer keeps undoing: the repetitions get rarer, and the other writer is
-//! reported.
+//! Damps what is written on a Node that another writer keeps undoing: the repetitions get rarer, and the other writer
+//! is reported.
 
 use std::collections::HashMap;
 

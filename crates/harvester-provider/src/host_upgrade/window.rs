@@ -4,9 +4,9 @@
 pub(super) const STALE: i64 = 4 * 3600;
 /// The longest duration of a window, whatever changes.
 pub(super) const LONGEST: i64 = 24 * 3600;
-/// A process that has run for less time does not find that a window has lasted too long. The clock of a machine that has
-/// just started may be hours ahead, and what the window suspends cannot be undone. Within this time the machine learns
-/// the right time.
+/// Seconds for which a process has to run before it finds that a window has lasted too long. The clock of a machine that
+/// has just started may be hours ahead, and what the window suspends cannot be undone. Within this time the machine
+/// learns the right time.
 pub(super) const WATCHED: i64 = 120;
 
 /// An open window: a time in which an upgrade, or silence of the host, suspends actions.
