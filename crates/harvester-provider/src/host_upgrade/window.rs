@@ -4,8 +4,8 @@
 pub(super) const STALE: i64 = 4 * 3600;
 /// The longest duration of a window, whatever changes.
 pub(super) const LONGEST: i64 = 24 * 3600;
-/// Seconds for which a process has to run before it finds that a window has lasted too long. The clock of a machine that
-/// has just started may be hours ahead, and what the window suspends cannot be undone. Within this time the machine
+/// Seconds for which a process has to run before it finds that a window has lasted too long. The clock of a machine
+/// that has just started may be hours ahead, and what the window suspends cannot be undone. Within this time it
 /// learns the right time.
 pub(super) const WATCHED: i64 = 120;
 
