@@ -9,9 +9,15 @@ use std::time::{Duration, Instant};
 
 use jiff::{Timestamp, fmt::rfc2822};
 
-/// What is known about the API server's time.
+/// A server's clock counts for this long after its last answer.
+const LATELY: Duration = Duration::from_mins(10);
+/// Maximum of clocks that are told apart; a further one replaces the one that was silent for longest.
+const CLOCKS: usize = 3;
+
+/// What is known about the API server's time. Several API servers may have different clocks, and may answer in turn.
+/// Then all of them count: a recorded end and the judgement of it may come from different ones.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ApiClock(Option<Known>);
+pub struct ApiClock([Option<Known>; CLOCKS]);
 
 /// The range at one moment of the monotonic clock.
 #[derive(Debug, Clone, Copy)]
@@ -35,21 +41,37 @@ impl ApiClock {
         let Ok(date) = rfc2822::parse(date).map(|date| date.timestamp()) else { return };
         let under_way = now.saturating_duration_since(asked) + Duration::from_secs(1);
         let heard = Known { at: now, earliest: date, latest: after(date, under_way) };
-        let before = self.0.map_or(heard, |known| known.later(now));
-        let both =
-            Known { earliest: before.earliest.max(heard.earliest), latest: before.latest.min(heard.latest), ..heard };
+        let narrowed = |known: Known| {
+            let (earliest, latest) = (known.earliest.max(heard.earliest), known.latest.min(heard.latest));
+            (earliest <= latest).then_some(Known { earliest, latest, ..heard })
+        };
+        for clock in &mut self.0 {
+            if let Some(both) = clock.and_then(|known| narrowed(known.later(now))) {
+                *clock = Some(both);
+                return;
+            }
+        }
         // The ranges need not overlap: clocks drift and are set, and another API server has another clock.
-        self.0 = Some(if both.earliest <= both.latest { both } else { heard });
+        if let Some(oldest) = self.0.iter_mut().min_by_key(|clock| clock.map(|known| known.at)) {
+            *oldest = Some(heard);
+        }
     }
 
-    /// Lower bound of the time; the node's own time `wall`, if no API server has answered yet.
+    /// The clocks that count now: those that were heard lately, or else the last one.
+    fn counting(&self, now: Instant) -> impl Iterator<Item = Known> {
+        let last = self.0.iter().flatten().map(|known| known.at).max();
+        let counts = move |known: &Known| Some(known.at) == last || now < known.at + LATELY;
+        self.0.into_iter().flatten().filter(counts).map(move |known| known.later(now))
+    }
+
+    /// Lower bound of the time by any of the clocks; the node's own time `wall`, if no API server has answered yet.
     pub fn earliest(&self, now: Instant, wall: Timestamp) -> Timestamp {
-        self.0.map_or(wall, |known| known.later(now).earliest)
+        self.counting(now).map(|known| known.earliest).min().unwrap_or(wall)
     }
 
-    /// Upper bound of the time; `wall`, if no API server has answered yet.
+    /// Upper bound of the time by any of the clocks; `wall`, if no API server has answered yet.
     pub fn latest(&self, now: Instant, wall: Timestamp) -> Timestamp {
-        self.0.map_or(wall, |known| known.later(now).latest)
+        self.counting(now).map(|known| known.latest).max().unwrap_or(wall)
     }
 }
 
@@ -82,12 +104,16 @@ mod tests {
             ("whole seconds, and the way", 0, 200, "12:00:00", ("12:00:00", "12:00:01.2")),
             ("a second one narrows it", 700, 900, "12:00:01", ("12:00:01", "12:00:01.9")),
             ("one that says less changes nothing", 900, 4900, "12:00:03", ("12:00:05", "12:00:05.9")),
-            ("one that contradicts counts: the clock was set", 5000, 5000, "13:00:00", ("13:00:00", "13:00:01")),
+            ("one that contradicts: another server", 5000, 5000, "13:00:00", ("12:00:05.1", "13:00:01")),
+            ("both are asked in turn", 6000, 6000, "12:00:06", ("12:00:06.1", "13:00:02")),
+            ("the second one's range is narrowed", 6500, 6600, "13:00:02", ("12:00:06.7", "13:00:02.6")),
+            ("a third one", 7000, 7000, "12:30:00", ("12:00:07.1", "13:00:03")),
         ] {
             clock.answered(start + ms(asked), start + ms(answered), &format!("Thu, 01 Jan 2026 {date} GMT"));
             assert_eq!(range(&clock, answered), (time(expected.0), time(expected.1)), "{what}");
         }
-        assert_eq!(range(&clock, 65_000), (time("13:01:00"), time("13:01:01")), "it counts on");
+        let much_later = 7000 + 10 * 60_000;
+        assert_eq!(range(&clock, much_later), (time("12:40:00"), time("12:40:01")), "the last one counts on alone");
     }
 
     #[test]

@@ -39,7 +39,8 @@ pub struct Frame {
     /// It was sent to this interface alone. An answer of that kind proves that frames arrive in both directions.
     pub to_us: bool,
     /// The bytes after the ARP or NDP message. In a claim they are term and tag (`claim`); in other frames they are
-    /// zeros or missing.
+    /// zeros or missing. They count as missing if the frame was sent from another MAC than `mac`: an announcer claims
+    /// from the MAC where the VIP is, and a host must not claim in another's name.
     pub payload: Option<Payload>,
 }
 
@@ -55,7 +56,7 @@ pub fn read(link: u32, bytes: &[u8]) -> Option<Frame> {
             (sender_ip, Heard::Answer)
         };
         let to_us = !found.ethernet.destination.is_multicast();
-        let payload = found.payload().copied();
+        let payload = found.payload().filter(|_| found.ethernet.source == sender_mac).copied();
         return Some(Frame { link, address: address.into(), mac: sender_mac, what, to_us, payload });
     }
     let found = ndp::parse_frame(bytes)?;
@@ -71,7 +72,8 @@ pub fn read(link: u32, bytes: &[u8]) -> Option<Frame> {
         }
     };
     let to_us = !found.ethernet.destination.is_multicast();
-    Some(Frame { link, address: address.into(), mac, what, to_us, payload: found.payload.copied() })
+    let payload = found.payload.filter(|_| source_mac == mac).copied();
+    Some(Frame { link, address: address.into(), mac, what, to_us, payload })
 }
 
 /// The broadcast frames that announce where `address` is: for IPv4 a gratuitous ARP of both opcodes, because some
@@ -162,6 +164,16 @@ mod tests {
             let frame = heard(&claim(MAC, address, OTHER, &payload));
             assert_eq!((frame.address, frame.what, frame.to_us), (address, Heard::Claim, true));
             assert_eq!(frame.payload, Some(payload));
+        }
+    }
+
+    #[test]
+    fn what_is_sent_in_the_name_of_another_mac_proves_nothing() {
+        let payload = std::array::from_fn(|at| u8::try_from(at).unwrap() + 1);
+        for address in both() {
+            let mut forged = claim(MAC, address, OTHER, &payload);
+            forged[6..12].copy_from_slice(&OTHER.octets());
+            assert_eq!((heard(&forged).what, heard(&forged).payload), (Heard::Claim, None));
         }
     }
 

@@ -175,6 +175,9 @@ pub enum Kind {
     Ipvs,
     /// A host announces the address of this Service once and answers nobody.
     Claims(usize),
+    /// A host that knows the UID of this Service claims its address once, in the name of a member and this many terms
+    /// ahead.
+    Lie(usize, u64),
     /// All Nodes are not ready, one after another, and come back one by one.
     AllNotReady,
     /// A kube-vip holds the Lease for all Services, and has all their addresses; it hands the Lease back at its end, or
@@ -257,6 +260,7 @@ impl Kind {
             | Self::ProxyArp
             | Self::Ipvs
             | Self::Claims(_)
+            | Self::Lie(..)
             | Self::AllNotReady
             | Self::KubeVip(_)
             | Self::Apart(..)
@@ -282,7 +286,8 @@ impl Kind {
             | Self::Endpoints(service, _)
             | Self::Thief(service)
             | Self::Duplicate(service)
-            | Self::Claims(service) => Some(*service),
+            | Self::Claims(service)
+            | Self::Lie(service, _) => Some(*service),
             _ => None,
         }
     }

@@ -397,6 +397,30 @@ fn no_stranger_makes_an_owner_withdraw() {
     }
 }
 
+/// Whoever may read Services knows their UIDs. The record that the API shows counts: the owner has its address back
+/// when it has read that, and a node that loses power afterwards is followed as ever.
+#[test]
+fn a_claim_that_nobody_stands_behind_costs_a_moment() {
+    for seed in 0..4 {
+        for ahead in [1, 900, 1 << 40] {
+            let mut scenario = Scenario::of(seed, ElectionMode::Node);
+            (scenario.nodes, scenario.loss, scenario.refusals, scenario.fail_back) = (2, 0.0, 0.0, false);
+            scenario.services = vec![Wish { address: Address::V4, local: None }];
+            scenario.hosts.clear();
+            let fault =
+                |at, lasts, kind| Fault { at: Duration::from_secs(at), lasts: Duration::from_secs(lasts), kind };
+            let lie = |at| fault(at, 1, Kind::Lie(0, ahead));
+            let lost = |at, node| fault(at, 10, Kind::PowerLoss(node));
+            scenario.faults = vec![lie(20), lie(25), lost(40, 0), lost(70, 1)];
+            scenario.calm = Duration::from_secs(90);
+            scenario.deletion = scenario.calm + Duration::from_mins(1);
+            scenario.end = scenario.deletion + Duration::from_secs(20);
+            let moves = kept(&scenario).moves;
+            assert!(moves <= 2, "seed {seed}, {ahead} ahead: {moves} moves");
+        }
+    }
+}
+
 #[test]
 fn what_breaks_a_promise_is_told_as_a_short_story() {
     let (_, run) = first_broken(ElectionMode::Global, Some(Sabotage::NoFence)).expect("a broken promise");

@@ -30,7 +30,12 @@ impl Term {
     /// Whether other Services may continue counting from it. `newest`: the newest term from which they do. A fixed
     /// bound would not do: nobody could count on beyond it, once an author has written it.
     pub fn is_counted(self, newest: Self) -> bool {
-        self.0 <= Self::COUNTED.max(newest.0.saturating_add(Self::STEP))
+        self.0 <= Self::COUNTED || self.is_within_a_step_of(newest)
+    }
+
+    /// Whether the changes of owner that a node can have missed lead from `newest` to this term.
+    pub fn is_within_a_step_of(self, newest: Self) -> bool {
+        self.0 <= newest.0.saturating_add(Self::STEP)
     }
 
     /// The next term. A term at the maximum stays there: under equal terms the host in the record decides, while a
@@ -87,6 +92,22 @@ mod tests {
         }
         for newest in [0, limit, limit + 1, 1 << 40, Term::MAX] {
             assert!(Term(newest).next().is_counted(Term(newest)), "after {newest}");
+        }
+    }
+
+    #[test]
+    fn a_claim_may_be_ahead_by_what_a_node_can_have_missed() {
+        let step = Term::STEP;
+        for (term, newest, within) in [
+            (3, 7, true),
+            (8, 7, true),
+            (7 + step, 7, true),
+            (8 + step, 7, false),
+            (Term::COUNTED, 7, false),
+            (Term::MAX, 7, false),
+            (Term::MAX, Term::MAX, true),
+        ] {
+            assert_eq!(Term(term).is_within_a_step_of(Term(newest)), within, "{term} beside {newest}");
         }
     }
 

@@ -106,6 +106,8 @@ pub(crate) enum Side {
 pub(crate) struct Before {
     gateway: Option<(IpAddr, Mac)>,
     all: BTreeSet<Mac>,
+    /// Those of `all` that are neither the gateway nor a member nor an API server.
+    hosts: BTreeSet<Mac>,
     /// Those that had answered shortly before.
     lately: BTreeSet<Mac>,
 }
@@ -113,8 +115,8 @@ pub(crate) struct Before {
 impl Before {
     /// All of these answered shortly before.
     #[cfg(test)]
-    pub(crate) fn of(gateway: Option<(IpAddr, Mac)>, all: BTreeSet<Mac>) -> Self {
-        Self { gateway, lately: all.clone(), all }
+    pub(crate) fn of(gateway: Option<(IpAddr, Mac)>, all: BTreeSet<Mac>, hosts: BTreeSet<Mac>) -> Self {
+        Self { gateway, lately: all.clone(), all, hosts }
     }
 
     /// The MAC by which this node knows the sender of an answer. The gateway's address may have moved to another
@@ -150,7 +152,20 @@ impl Before {
         let lost = self.all.difference(found).count();
         // Of two equal halves, clients are in the one with the gateway.
         let most = found.len() > lost || (found.len() == lost && self.gateway.is_some());
-        if self.has_gateway(found) && most { Side::Greater } else { Side::Lesser }
+        if self.has_gateway(found) && (most || self.hears_most_of_the_known(found)) {
+            Side::Greater
+        } else {
+            Side::Lesser
+        }
+    }
+
+    /// Whether the gateway and most members answer, whatever other hosts do. Any machine of the LAN may speak for eight
+    /// hosts and fall silent with the owner, and VMs on the owner's hypervisor are lost with it. The gateway alone is
+    /// not enough: it may be a VM on the hypervisor of this node, which has lost everybody else.
+    fn hears_most_of_the_known(&self, found: &BTreeSet<Mac>) -> bool {
+        let known = || self.all.difference(&self.hosts);
+        let heard = known().filter(|mac| found.contains(mac)).count();
+        self.hears_gateway(found) && heard > 1 && heard > known().count() - heard
     }
 
     /// Whether the gateway is one of `found`.
@@ -327,7 +342,12 @@ impl Landmarks {
             .find_map(|((_, address), entry)| Some((*address, entry.mac?)));
         let within =
             |time| there().filter(counts).filter(move |entry| entry.is_heard(now, time)).filter_map(|entry| entry.mac);
-        Before { gateway, all: within(FORGOTTEN).collect(), lately: within(LATELY).collect() }
+        let named =
+            there().filter(counts).filter(|entry| entry.who != LandmarkKind::Host).filter_map(|entry| entry.mac);
+        let named: BTreeSet<Mac> = named.collect();
+        let all: BTreeSet<Mac> = within(FORGOTTEN).collect();
+        let hosts = all.difference(&named).copied().collect();
+        Before { gateway, all, hosts, lately: within(LATELY).collect() }
     }
 
     /// The questions to the landmarks of an interface in a burst. A missing gateway is asked for by broadcast.

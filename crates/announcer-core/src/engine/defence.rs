@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use l2_types::Mac;
 
-use super::vip::{Announcing, CONFLICT_RETRY, Phase};
+use super::vip::{Announcing, CONFLICT_RETRY, Phase, Vip};
 use super::{Action, Engine, Heard};
 use crate::frames::Frame;
 use crate::ownership::Owners;
@@ -181,9 +181,13 @@ impl Engine {
     fn conflict(&mut self, now: Instant, id: &VipId, mac: Mac) {
         let (given_up, longest_retry) = (self.conceded.contains(id), self.longest_retry());
         let peer = self.is_peer(mac);
+        let may_insist = given_up && self.may_insist(id);
         let vip = self.vips.get_mut(id).expect("it is there");
         let carrier = vip.carrier.expect("only a carried address is probed");
         vip.conflicts += 1;
+        if may_insist && vip.conflicts > SOON {
+            return self.insist(now, id, mac);
+        }
         if peer || (given_up && vip.conflicts <= SOON) {
             // The other host is most probably a node that believed to hold the Lease, and reads within this time that
             // it does not, or one that ends and serves until it hears the next owner. For a member the record tells the
@@ -218,6 +222,31 @@ impl Engine {
         );
         self.tell_members(now, id, Reason::AddressConflict, &text);
         self.tell_over(id, carrier.net.addr());
+        self.out.replan();
+    }
+
+    /// In the modes with Leases, whether an address that was given up and that clients know is taken back although
+    /// another host still answers for it. Any other node that believed in an old Lease has read by now that this node
+    /// holds it, or cannot renew its own and gives the address up for the announcement.
+    fn may_insist(&self, id: &VipId) -> bool {
+        let Some(vip) = self.vips.get(id).filter(|_| matches!(self.ownership, Owners::Elected(_))) else {
+            return false;
+        };
+        let in_use = |address| self.services.was_in_use(&vip.members, address) && !self.dhcp.may_be_given_away(address);
+        vip.address().is_some_and(in_use) && self.is_confirmed(&vip.members)
+    }
+
+    /// Takes an address back from a stranger that answers for it, as a router with proxy ARP does.
+    fn insist(&mut self, now: Instant, id: &VipId, mac: Mac) {
+        self.conceded.remove(id);
+        let Some(address) = self.vips.get(id).and_then(Vip::address) else { return };
+        let text = format!(
+            "{mac} answers for address {address} too: two hosts answer for it. This node holds its Lease and announces \
+             it; some clients may reach the other host"
+        );
+        tracing::warn!(%address, %mac, "another host answers for the address; the holder of its Lease takes it back");
+        self.tell_members(now, id, Reason::AddressConflict, &text);
+        self.add(now, id);
         self.out.replan();
     }
 

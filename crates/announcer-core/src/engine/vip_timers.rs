@@ -155,5 +155,7 @@ impl Engine {
             }
             vip.doubt(begin);
         }
+        // A host that answers for an address which was given up may hold its Lease by now.
+        self.vips.values_mut().filter(|vip| !vip.is_up()).for_each(|vip| vip.conflicts = 0);
     }
 }

@@ -88,6 +88,7 @@ impl World<'_> {
             Kind::Fabric => self.fabrics += 1,
             Kind::Apart(a, b) => self.apart.push((a, b)),
             Kind::Claims(service) => self.thief_announces(service),
+            Kind::Lie(service, ahead) => self.lie(service, ahead),
             Kind::AllNotReady => self.all_not_ready(true),
             Kind::Server(fault) => self.server_fault(fault, true),
             Kind::KubeVip(_) => {
@@ -165,7 +166,7 @@ impl World<'_> {
                     self.apart.swap_remove(at);
                 }
             }
-            Kind::Claims(_) => {}
+            Kind::Claims(_) | Kind::Lie(..) => {}
             Kind::AllNotReady => self.all_not_ready(false),
             Kind::Server(fault) => self.server_fault(fault, false),
             Kind::KubeVip(hands_back) => {

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use announcer_core::claim::{Key, tag};
 use announcer_core::frames;
-use announcer_core::ownership::node::ForeignLock;
+use announcer_core::ownership::node::{ForeignLock, Term};
+use announcer_core::view::Uid;
 
 use super::lan::thief;
 use super::node::name;
 use super::{Event, World};
-use crate::api::{Change, key, service};
+use crate::api::{Change, key, service, uid};
 use crate::kernel::lan_of;
 use crate::scenario::KUBE_VIP_LEASE;
 
@@ -66,6 +68,18 @@ impl World<'_> {
         for frame in frames::announcement(thief(), address) {
             self.transmit(lan_of(address), None, frame);
         }
+    }
+
+    /// Sends the owner a claim with a good tag, from the MAC of another node.
+    pub(super) fn lie(&mut self, service: usize, ahead: u64) {
+        let address = self.scenario.address(service);
+        let Some(record) = self.api.owner(&key(service)) else { return };
+        let Some(owner) = self.nodes.iter().find(|node| node.name == record.host) else { return };
+        let Some(other) = self.nodes.iter().find(|node| node.name != record.host) else { return };
+        let (to, mac) = (owner.kernel.mac(), other.kernel.mac());
+        let tag_key = Key::from(&Uid(uid(service, self.generation[service])));
+        let payload = tag::seal(&tag_key, address, mac, Term(record.term.0 + ahead));
+        self.transmit(lan_of(address), None, frames::claim(mac, address, to, &payload));
     }
 
     pub(super) fn renew_kube_vip(&mut self, fault: usize) {

@@ -47,12 +47,19 @@ fn more_than_half_of_those_heard_before_and_the_gateway_are_the_clients_side() {
         ("no gateway, half", false, &[2, 100], &[2], Side::Lesser),
         ("no gateway, most", false, &[2, 100, 101], &[2, 101], Side::Greater),
         ("no gateway, two nodes of three", false, &[2], &[2], Side::Greater),
+        ("all hosts were VMs beside the owner", true, &[254, 2, 100, 101, 102, 103], &[254, 2], Side::Greater),
+        ("the same, and a member died too", true, &[254, 2, 3, 100, 101, 102], &[254, 2], Side::Greater),
+        ("as many members as are left are lost, too", true, &[254, 2, 3, 4, 100, 101], &[254, 2], Side::Lesser),
+        ("the gateway may be a VM beside this node", true, &[254, 100, 101], &[254], Side::Lesser),
+        ("members without a gateway", false, &[2, 3, 100, 101, 102], &[2, 3], Side::Lesser),
+        ("hosts make up for members as ever", true, &[254, 2, 3, 4, 100, 101], &[254, 2, 100, 101], Side::Greater),
         ("nobody was heard before", false, &[], &[2], Side::Greater),
         ("nobody answers", true, &[254, 2], &[], Side::Alone),
         ("there never was anybody", false, &[], &[], Side::Alone),
     ] {
         let gateway = gateway.then_some((address(254), mac(254)));
-        let before = Before { gateway, all: macs(before), lately: BTreeSet::new() };
+        let hosts = macs(&before.iter().copied().filter(|last| (100..200).contains(last)).collect::<Vec<_>>());
+        let before = Before { gateway, all: macs(before), hosts, lately: BTreeSet::new() };
         assert_eq!(before.side(&macs(found)), side, "{name}");
     }
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Instant;
 
+use l2_types::Mac;
+
 use super::super::{Action, Engine, Heard};
 use crate::claim::{self, ClaimKeys, ClaimSecret, Claims, Judge, Judgement, TakenOverVip};
 use crate::frames::Frame;
@@ -161,13 +163,18 @@ impl Engine {
             return false;
         }
         let Some(Ours { primary, uid, term, lingering }) = self.ours(id) else { return false };
+        let of_lease = self.vips[id].source.dhcp4().is_some_and(|dhcp| dhcp.mac == frame.mac);
         // The tag proves that its sender may read the Service, not that the sender is a member. An unknown sender is
         // believed at once only while our own record is in doubt; otherwise the record is read.
-        let known = self.is_peer(frame.mac) || self.vips[id].carrier.is_some_and(|carrier| carrier.mac == frame.mac);
+        let known = self.is_peer(frame.mac) || of_lease;
         let confirmed = self.is_confirmed(&self.vips[id].members);
         let keys = self.node_mode.claims.keys.accepted(&uid);
         match self.node_mode.claims.judge.judge(now, frame, &keys, term) {
-            Judgement::Concede(_) if !known && confirmed && !lingering => {
+            // No other member sends from there, so somebody forges it.
+            Judgement::Concede(_) if !of_lease && self.is_own(frame.mac) => !lingering,
+            Judgement::Concede(term)
+                if confirmed && !lingering && !(known && self.may_believe(now, &primary, term)) =>
+            {
                 if self.node_mode.claims.judge.may_doubt(now, frame.address)
                     && let Some(swap) = self.cluster().and_then(|cluster| cluster.read_again(now, &primary, &uid))
                 {
@@ -219,8 +226,22 @@ impl Engine {
         if let Ok(term) = claimed
             && term > ours
         {
-            self.concede_to_term(now, &id, frame, &primary, term);
+            if self.is_confirmed(&self.vips[&id].members) && !self.may_believe(now, &primary, term) {
+                self.read_record_for(now, &id, frame.address);
+            } else {
+                self.concede_to_term(now, &id, frame, &primary, term);
+            }
         }
+    }
+
+    /// Whether a proven claim of a member may be believed before the record is read.
+    fn may_believe(&self, now: Instant, primary: &ServiceKey, term: Term) -> bool {
+        matches!(&self.ownership, Owners::Node(cluster) if cluster.may_believe(now, primary, term))
+    }
+
+    /// Whether `mac` is that of an interface of this node.
+    fn is_own(&self, mac: Mac) -> bool {
+        self.observer.network().is_some_and(|network| network.links.iter().any(|link| link.mac == Some(mac)))
     }
 
     /// The record by which a claim of this VIP is judged; `None`: no record is known for it.
@@ -264,8 +285,6 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use l2_types::Mac;
-
     use super::*;
 
     fn former_owner(owner: &str, last: u8, term: u64) -> LostVip {

@@ -127,21 +127,44 @@ fn in_doubt_a_service_that_names_nobody_or_another_node_is_not_recorded() {
     }
 }
 
+/// First the host that answers may be a former holder that is about to withdraw. One that still answers when the Lease
+/// has been confirmed for as long as any other could believe in it is a stranger.
 #[test]
-fn an_address_that_was_given_up_is_not_taken_back_from_a_host_that_answers_for_it() {
-    let mut node = serving();
-    node.feed(Input::Lease(DOUBTFUL));
-    node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
-    node.feed(Input::Lease(MINE));
-    // First it may be a former holder that is about to withdraw.
-    for pause_ms in [4400, 4400, 4400, 10_000, 10_000, 10_000, 10_000] {
+fn an_address_that_was_given_up_is_taken_back_from_a_host_that_answers_only_while_the_lease_stays_confirmed() {
+    for (lease, own) in [(MINE, vec!["eth0 10.0.0.5/32".to_owned()]), (DOUBTFUL, Vec::new())] {
+        let mut node = serving();
+        node.feed(Input::Lease(DOUBTFUL));
+        node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
+        node.feed(Input::Lease(MINE));
+        for _ in 0..3 {
+            node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
+            node.pass_ms(4420);
+            assert_eq!(node.kernel.own(), Vec::<String>::new());
+        }
+        node.feed(Input::Lease(lease.clone()));
         node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
-        node.pass_ms(pause_ms);
-        node.pass_ms(20);
-        assert_eq!(node.kernel.own(), Vec::<String>::new());
+        node.pass_ms(100);
+        assert_eq!(node.kernel.own(), own, "{lease:?}");
+        assert_eq!(node.reasons(), ["AddressConflict"], "{lease:?}");
+        node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
+        node.pass_ms(100);
+        assert_eq!(node.kernel.own(), own, "{lease:?}: it is defended as ever");
     }
-    assert_eq!(node.reasons(), ["AddressConflict"]);
-    node.pass(Duration::from_secs(11));
+}
+
+/// A router with proxy ARP answers for whatever is asked for, also after a pause that the Lease has outlasted.
+#[test]
+fn a_stranger_that_always_answers_keeps_an_address_from_the_holder_of_the_lease_for_a_while_only() {
+    let mut node = serving();
+    node.now += Duration::from_secs(4);
+    node.tick();
+    let mut without = Duration::ZERO;
+    for _ in 0..6000 {
+        node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
+        node.pass_ms(10);
+        without += if node.kernel.own().is_empty() { Duration::from_millis(10) } else { Duration::ZERO };
+    }
+    assert!((Duration::from_secs(15)..Duration::from_secs(30)).contains(&without), "{without:?}");
     assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
 }
 

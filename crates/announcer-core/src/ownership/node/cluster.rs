@@ -208,9 +208,11 @@ impl Cluster {
         let newer =
             self.owner_record(key).is_some_and(|owner_record| owner_record.host == self.me && owner_record.term < term);
         if newer || self.hand_overs.lingering.contains_key(key) {
-            // The watch will show the new owner; until then no owner is known.
+            // The API will show the new owner; until then no owner is known.
             self.hand_overs.lingering.remove(key);
-            self.records.give_up(key, term);
+            if let Some((uid, own)) = self.records.give_up(key, term).filter(|(_, own)| own.host == self.me) {
+                self.swaps.given_up.note(now, key, &uid, own, term);
+            }
             self.swaps.note_lost(now, key);
             return true;
         }

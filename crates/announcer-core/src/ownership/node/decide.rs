@@ -171,7 +171,7 @@ fn carefully(case: &Case<'_>, step: Step) -> Step {
 const HEARS_THE_GATEWAY: &str = "it hears the gateway, which this node has lost";
 
 /// Reason after this node withdrew because of a claim, while no record names the claimant.
-const GIVEN_UP: &str = "it was given up for a claim that nobody stands behind";
+pub(super) const GIVEN_UP: &str = "it was given up for a claim that nobody stands behind";
 
 /// This node is the owner. It hands the group over if another node is better placed; it withdraws only after the new
 /// owner has announced.

@@ -17,6 +17,7 @@ mod decide;
 mod facts;
 mod foreign;
 mod gateways;
+mod given_up;
 mod hand_overs;
 mod landmarks;
 mod member;
@@ -67,6 +68,11 @@ pub struct Swap {
 }
 
 impl Swap {
+    /// Whether the swap changes nothing and only reads what stands.
+    pub fn is_read(&self) -> bool {
+        self.expect.as_ref() == Some(&self.owner_record)
+    }
+
     /// Whether the swap may overwrite the record `standing`. A record older than the expected one was restored by
     /// another writer, so it may be overwritten. A different or newer record names an owner that this node did not
     /// know.

@@ -187,7 +187,7 @@ impl World {
         if bound.blind {
             return OwnerSilence { taken: None, side: Side::Greater, certain: true, heard: true, last: None, outside };
         }
-        let before = Before::of(bound.gateway.then_some((GATEWAY_ADDRESS, GATEWAY)), all);
+        let before = Before::of(bound.gateway.then_some((GATEWAY_ADDRESS, GATEWAY)), all, CLIENTS.into());
         OwnerSilence {
             taken: None,
             side: before.side(&found),

@@ -77,9 +77,12 @@ impl OwnerRecords {
         self.known.get(key).filter(|(known, _)| known == uid).map(|(_, owner_record)| owner_record)
     }
 
-    /// Notes a term that a claim has carried.
+    /// Notes a term that a claim has carried. The claim may be a lie, so it takes the count no further than honest
+    /// changes could.
     pub fn note_heard(&mut self, term: Term) {
-        self.count(term);
+        if term.is_within_a_step_of(self.newest) {
+            self.count(term);
+        }
     }
 
     /// Notes a term on the card of a member. Announcers alone write the cards, so it counts.
@@ -110,10 +113,21 @@ impl OwnerRecords {
         counts
     }
 
-    /// Gives the record up: under `term` no owner is known.
-    pub fn give_up(&mut self, key: &ServiceKey, term: Term) {
-        if let Some((_, owner_record)) = self.known.get_mut(key).filter(|(_, known)| known.term < term) {
-            *owner_record = OwnerRecord { host: String::new(), term };
+    /// Gives the record up: under `term` no owner is known. Returns the record as it was; `None`: it is newer.
+    pub fn give_up(&mut self, key: &ServiceKey, term: Term) -> Option<(Uid, OwnerRecord)> {
+        let (uid, owner_record) = self.known.get_mut(key).filter(|(_, known)| known.term < term)?;
+        let given_up = std::mem::replace(owner_record, OwnerRecord { host: String::new(), term });
+        Some((uid.clone(), given_up))
+    }
+
+    /// The API shows a record of the term `stands` for a Service whose record was given up under a newer one. So that
+    /// record is news.
+    pub fn lower(&mut self, key: &ServiceKey, uid: &Uid, stands: Term) {
+        if let Some((known, owner_record)) = self.known.get_mut(key)
+            && known == uid
+            && owner_record.host.is_empty()
+        {
+            owner_record.term = owner_record.term.min(stands);
         }
     }
 

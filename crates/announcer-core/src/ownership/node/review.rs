@@ -120,6 +120,7 @@ impl Cluster {
                 self.learn_from_watch(now, view, &owner_record);
             }
         }
+        self.swaps.given_up.retain(now, &self.records);
         self.note_lent(now);
     }
 
@@ -311,6 +312,9 @@ impl Cluster {
                 }
             };
             review.swaps.extend(swap.map(|swap| (primary.key.clone(), swap)));
+        }
+        if !context.stopping {
+            review.swaps.extend(self.read_given_up(now));
         }
         let gained = std::mem::take(&mut self.records.gained);
         self.records.gained =

@@ -184,7 +184,9 @@ impl Cluster {
             None if holding => Owner::Undecided,
             Some(_) | None => Owner::Theirs,
         };
-        if standing.owner_record.is_none() && !holding && round.unsettled {
+        // What was given up for a claim is read first. The API that has to take a change answers that, too.
+        let unread = self.swaps.given_up.is_unread(&primary.key);
+        if unread || (standing.owner_record.is_none() && !holding && round.unsettled) {
             return (owner, Step::Rest);
         }
         let addresses: Vec<IpAddr> = standing.addresses().collect();

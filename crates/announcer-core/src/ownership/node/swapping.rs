@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use super::swaps::{Change, Pending, refused_pause};
+use super::decide::GIVEN_UP;
+use super::given_up::GivenUp;
+use super::swaps::{Change, Pending, PendingSwaps, refused_pause};
 use super::timing::{HAND_OVER_LINGER, SWAP_ANSWER, SWAP_LIMIT, SWAP_RETRY};
-use super::{Cluster, OwnerRecord, Swap, Swapped};
+use super::{Cluster, OwnerRecord, Swap, Swapped, Term};
 use crate::view::{ServiceKey, Uid};
 
 impl Cluster {
@@ -26,15 +28,14 @@ impl Cluster {
             }
             return;
         }
+        if pending.swap.is_read() && self.swaps.given_up.is_asked(key) {
+            return self.given_up_was_read(now, key, swapped);
+        }
         let (uid, owner_record) = (pending.swap.uid.clone(), pending.swap.owner_record.clone());
         let stands = match swapped {
             // This swap only read the record again. It is unchanged, or its state is unknown; then the next claim asks
             // again.
-            Swapped::Won | Swapped::Failed(_) | Swapped::Refused(_)
-                if pending.swap.expect.as_ref() == Some(&owner_record) =>
-            {
-                None
-            }
+            Swapped::Won | Swapped::Failed(_) | Swapped::Refused(_) if pending.swap.is_read() => None,
             Swapped::Won => Some(owner_record),
             Swapped::Other(other) => {
                 if !pending.asked_for(&uid, &other) {
@@ -193,20 +194,53 @@ impl Cluster {
             return None;
         }
         let owner_record = self.records.of(key, uid).filter(|owner_record| owner_record.host == self.me)?.clone();
-        let swap = Swap { uid: uid.clone(), expect: Some(owner_record.clone()), owner_record };
-        let why = "somebody else claims its address";
-        let pending = Pending {
-            swap: swap.clone(),
-            why,
-            silent: None,
-            until: now + SWAP_LIMIT,
-            failed: false,
-            told: false,
-            open: false,
-            refusals: 0,
-            asked: BTreeSet::new(),
+        Some(self.swaps.read(now, key, uid, &owner_record))
+    }
+
+    /// Whether a claim with a good tag may be believed before the record is read. It may not after a lie, and not with
+    /// a term to which nobody can have counted since this node last heard of the others.
+    pub fn may_believe(&self, now: Instant, key: &ServiceKey, claimed: Term) -> bool {
+        let newest = self.records.newest_term();
+        let newest = self.owner_record(key).map_or(newest, |owner_record| newest.max(owner_record.term));
+        claimed.is_within_a_step_of(newest) && !self.swaps.given_up.is_wary(now, key)
+    }
+
+    /// The reads that are due of records which were given up for a claim.
+    pub(super) fn read_given_up(&mut self, now: Instant) -> Vec<(ServiceKey, Swap)> {
+        let PendingSwaps { given_up, pending, .. } = &mut self.swaps;
+        let due = given_up.due(now, |key| pending.get(key).is_some_and(|pending| pending.is_under_way(now)));
+        due.into_iter().map(|(key, uid, own)| (key.clone(), self.swaps.read(now, &key, &uid, &own))).collect()
+    }
+
+    /// The API has answered the read of a record that was given up. What stands there counts: it is newer than the
+    /// claim, also if its term is not.
+    fn given_up_was_read(&mut self, now: Instant, key: &ServiceKey, swapped: Swapped) {
+        self.swaps.pending.remove(key);
+        if let Swapped::Failed(_) | Swapped::Refused(_) = swapped {
+            return self.swaps.given_up.read_again(now, key);
+        }
+        let Some(GivenUp { uid, own, claimed, .. }) = self.swaps.given_up.take(key) else { return };
+        let stands = match swapped {
+            Swapped::Won => own,
+            Swapped::Other(other) => other,
+            Swapped::Gone | Swapped::Failed(_) | Swapped::Refused(_) => return,
         };
-        self.swaps.pending.insert(key.clone(), pending);
-        Some(swap)
+        if stands.term < claimed {
+            tracing::warn!(
+                service = %key,
+                %claimed,
+                term = %stands.term,
+                host = stands.host,
+                "somebody who knows the UID of the Service has claimed its address under a term that nobody has \
+                written; the record counts. kube-vip.claimKeysSecret keeps such claims from being believed"
+            );
+            self.swaps.given_up.note_lie(now, key);
+            self.records.lower(key, &uid, stands.term);
+        }
+        if stands.host != self.me {
+            self.learn(now, key, &uid, &stands);
+        } else if self.records.learn(&self.me, key, &uid, stands).is_some() {
+            self.swaps.changes.push(Change { key: key.clone(), from: None, why: GIVEN_UP, silent: None });
+        }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use super::timing::{LONGEST_REFUSED_RETRY, REFUSED_RETRY, RETAKE, SETTLED};
+use super::given_up::GivenUpRecords;
+use super::timing::{LONGEST_REFUSED_RETRY, REFUSED_RETRY, RETAKE, SETTLED, SWAP_LIMIT};
 use super::{OwnerRecord, Swap, Term, place};
 use crate::view::{ServiceKey, Uid};
 
@@ -103,11 +104,32 @@ pub(super) struct PendingSwaps {
     pub pending: BTreeMap<ServiceKey, Pending>,
     pub taken: BTreeMap<ServiceKey, Taken>,
     given: BTreeMap<ServiceKey, Taken>,
+    /// What was given up for a claim and is read.
+    pub given_up: GivenUpRecords,
     /// Changes that were not reported yet.
     pub changes: Vec<Change>,
 }
 
 impl PendingSwaps {
+    /// Reads the record again, by a swap that changes nothing.
+    pub fn read(&mut self, now: Instant, key: &ServiceKey, uid: &Uid, owner_record: &OwnerRecord) -> Swap {
+        let (uid, owner_record) = (uid.clone(), owner_record.clone());
+        let swap = Swap { uid, expect: Some(owner_record.clone()), owner_record };
+        let pending = Pending {
+            swap: swap.clone(),
+            why: "somebody else claims its address",
+            silent: None,
+            until: now + SWAP_LIMIT,
+            failed: false,
+            told: false,
+            open: false,
+            refusals: 0,
+            asked: BTreeSet::new(),
+        };
+        self.pending.insert(key.clone(), pending);
+        swap
+    }
+
     /// This node has taken the group.
     pub fn note_taken(&mut self, now: Instant, key: &ServiceKey) {
         count(&mut self.taken, now, key);
@@ -147,6 +169,7 @@ impl PendingSwaps {
     pub fn deadlines(&self) -> impl Iterator<Item = Instant> + '_ {
         let pending = self.pending.values().map(|pending| pending.until);
         let gives = self.given.keys().filter_map(|key| self.give_at(key));
-        pending.chain(self.taken.keys().filter_map(|key| self.retake_at(key))).chain(gives)
+        let reads = self.given_up.deadlines();
+        pending.chain(self.taken.keys().filter_map(|key| self.retake_at(key))).chain(gives).chain(reads)
     }
 }

@@ -186,11 +186,8 @@ impl World<'_> {
             one || self.everybody_answers(index)
         };
         let robbed = services.iter().any(contested);
-        // RFC 5227: an address that nobody has used before is not announced while a stranger uses it. In the other
-        // modes owners concede to a stranger.
-        let used = self.scenario.mode == ElectionMode::Node
-            && services.iter().all(|n| self.generation[*n] == 1)
-            && self.judge.first_use[index].is_some();
+        // RFC 5227: an address that nobody has used before is not announced while a stranger uses it.
+        let used = services.iter().all(|n| self.generation[*n] == 1) && self.judge.first_use[index].is_some();
         let someone = (0..self.nodes.len()).any(|n| well[n] && self.may_begin(n, index));
         // Without a valid lease the server decides how long it takes.
         let given = match self.judge.addresses[index].0 {
@@ -221,7 +218,8 @@ impl World<'_> {
             // A node that holds the Lease and is not heard keeps the Lease.
             ElectionMode::Global | ElectionMode::Service => {
                 let all = (0..self.nodes.len()).all(|n| well[n] || !self.nodes[n].powered);
-                (all && answering.is_empty()).then_some(Trouble::Unanswered(index))
+                let trouble = if robbed { Trouble::Contested(index) } else { Trouble::Unanswered(index) };
+                (all && answering.is_empty()).then_some(trouble)
             }
         }
     }

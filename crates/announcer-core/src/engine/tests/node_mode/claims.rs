@@ -101,5 +101,92 @@ fn what_was_given_up_for_a_proven_claim_is_not_wanted_back_from_the_claimant_how
     assert!(!cluster.has());
     cluster.node.told.clear();
     cluster.quiet(60_000, &[("node-2", "10.0.0.5")], &[]);
-    assert!(cluster.node.swaps.is_empty() && cluster.node.told.is_empty(), "{:?}", cluster.node.told);
+    assert!(cluster.node.swaps.iter().all(|(_, swap)| swap.is_read()), "{:?}", cluster.node.swaps);
+    assert!((1..10).contains(&cluster.node.swaps.len()) && cluster.node.told.is_empty(), "{:?}", cluster.node.told);
+}
+
+/// A term that no announcer has counted, as a liar may choose it.
+const FAR: u64 = 1 << 41;
+
+impl Cluster {
+    /// The API answers the read that is under way.
+    fn read(&mut self, swapped: Swapped) {
+        let asked = self.node.swaps.pop().expect("the record is read");
+        assert!(asked.1.is_read() && self.node.swaps.is_empty(), "{:?}", self.node.swaps);
+        self.answered(asked, swapped);
+    }
+}
+
+/// Whoever may read Services can make a good tag and send it in a member's name.
+#[test]
+fn a_lie_in_the_name_of_a_member_takes_the_address_until_the_record_is_read_and_once() {
+    let mut cluster = owner(&ALL);
+    cluster.claims("node-2", "10.0.0.5", "web", 900);
+    assert!(!cluster.has(), "an honest claim must be obeyed at once");
+    cluster.read(Swapped::Failed("no answer".into()));
+    cluster.quiet(1000, &[], &ALL);
+    cluster.read(Swapped::Won);
+    assert!(cluster.has(), "nobody stands behind it");
+    for _ in 0..100 {
+        cluster.claims("node-2", "10.0.0.5", "web", 901);
+        assert!(cluster.has(), "the next one has the record read first");
+    }
+    cluster.read(Swapped::Won);
+    cluster.quiet(2000, &[], &ALL);
+    cluster.claims("node-2", "10.0.0.5", "web", 5);
+    cluster.read(Swapped::Other(OwnerRecord { host: "node-2".into(), term: Term(5) }));
+    assert!(!cluster.has(), "an honest one is obeyed all the same");
+}
+
+#[test]
+fn a_claim_under_a_term_to_which_nobody_can_have_counted_has_the_record_read_first() {
+    for term in [2000, 1 << 32, FAR] {
+        let mut cluster = owner(&ALL);
+        cluster.claims("node-2", "10.0.0.5", "web", term);
+        assert!(cluster.has(), "{term}");
+        cluster.read(Swapped::Other(OwnerRecord { host: "node-2".into(), term: Term(term) }));
+        assert!(!cluster.has(), "{term}: it was written after all, while this node was away");
+    }
+}
+
+/// While the API is away a claim is believed whatever its term is. Another node takes the address under the next term.
+#[test]
+fn after_a_lie_the_record_that_the_api_shows_counts_whatever_the_lie_said() {
+    for host in ["node-3", "node-1"] {
+        let mut cluster = owner(&ALL);
+        cluster.node.pass(LEASE * 2);
+        cluster.node.swaps.clear();
+        cluster.claims("node-2", "10.0.0.5", "web", FAR);
+        assert!(!cluster.has());
+        cluster.shows("web", host, 5);
+        assert!(!cluster.has());
+        cluster.read(Swapped::Other(OwnerRecord { host: host.into(), term: Term(5) }));
+        assert_eq!(cluster.has(), host == "node-1");
+        if host == "node-1" {
+            continue;
+        }
+        // It is watched like any other owner, and the count goes on where it was.
+        cluster.quiet(3000, &[("node-2", "10.0.0.2"), ("node-3", "10.0.0.5")], &ALL);
+        cluster.quiet(2000, &[("node-2", "10.0.0.2")], &[]);
+        let (_, swap) = cluster.node.swaps.pop().expect("its new owner is silent");
+        assert_eq!(swap.owner_record, OwnerRecord { host: "node-1".into(), term: Term(6) });
+    }
+}
+
+#[test]
+fn a_claim_from_a_mac_of_this_node_is_nobodys() {
+    let own = network().link(2).and_then(|link| link.mac).unwrap();
+    for away in [false, true] {
+        let mut cluster = owner(&ALL);
+        if away {
+            cluster.node.pass(LEASE * 2);
+        }
+        for term in [5, FAR] {
+            let address = IpAddr::from([10, 0, 0, 5]);
+            let payload = Some(tag::seal(&Key::from(&uid("web")), address, own, Term(term)));
+            let claim = Frame { link: 2, address, mac: own, what: Heard::Claim, to_us: true, payload };
+            cluster.node.feed(Input::Heard(claim));
+            assert!(cluster.has(), "{term}, the API is away: {away}");
+        }
+    }
 }
