@@ -144,6 +144,10 @@ impl Engine {
             Phase::Probing(_) => self.conflict(now, &id, mac),
             Phase::Up { doubt: Some(_) } if what != Heard::Probe => self.answered_in_doubt(now, &id, frame),
             Phase::Up { .. } | Phase::Adding(_) if what == Heard::Claim => {
+            // The kernel has refused to extend it, and keeps it until its deadline.
+            Phase::Blocked { .. } if what == Heard::Claim && self.leaves_behind(carrier) => {
+                self.concede_to(now, &id, mac);
+            }
                 let leaves = self.shutdown.has_begun() && (peer || !self.is_recorded(&id));
                 if leaves || !(confirmed || self.is_recorded(&id)) {
                     self.concede_to(now, &id, mac);

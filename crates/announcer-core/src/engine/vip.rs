@@ -283,6 +283,10 @@ impl Engine {
         let adopted = self.is_found(carrier);
         let address = carrier.net.addr();
         // The lease of another Service, which had it, is lost.
+        // The lease may have come late. Each plan tries again.
+        if id.is_dhcp() && !adopted && !self.may_go_up(id, address) {
+            return;
+        }
         let given_away = self.dhcp.may_be_given_away(address);
         let known = self.services.was_in_use(&vip.members, address) && !given_away;
         // The VIP was given up for a claim. As long as the claimant answers, this node must not take it.
@@ -361,8 +365,14 @@ impl Engine {
         }
         let Some(vip) = self.vips.remove(id) else { return };
         let goes_with_macvlan = self.leave_dhcp(now, id, &vip.source, release);
-        if let (false, Some(carrier), Phase::Adding(_) | Phase::Up { .. }) = (goes_with_macvlan, vip.carrier, vip.phase)
-        {
+        let Some(carrier) = vip.carrier.filter(|_| !goes_with_macvlan) else { return };
+        let stands = match vip.phase {
+            Phase::Adding(_) | Phase::Up { .. } => true,
+            // The kernel has refused to extend it, and keeps it until its deadline.
+            Phase::Blocked { .. } => self.is_found(carrier),
+            Phase::Idle | Phase::Probing(_) => false,
+        };
+        if stands {
             self.remove_address(carrier.link, carrier.net);
         }
     }

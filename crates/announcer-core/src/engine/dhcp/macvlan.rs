@@ -120,6 +120,18 @@ impl Engine {
         Some(Resumed { address: facts.address, expires: facts.expires, fence: self.config.fence() })
     }
 
+    /// Whether the macvlan was requested with the address that clients know, and no reading of the network shows it
+    /// yet.
+    pub(in crate::engine) fn is_made_with_address(&self, id: &VipId) -> bool {
+        let macvlan = self.vips.get(id).and_then(|vip| vip.source.dhcp4()).map(|dhcp| dhcp.macvlan);
+        let unseen = match macvlan {
+            Some(MacvlanState::Making) => true,
+            Some(MacvlanState::Ready(_, asked)) => !self.observer.shows(asked),
+            _ => false,
+        };
+        unseen && self.resumed(id).is_some()
+    }
+
     /// Why the VIP cannot be the DHCP client that it wants to be.
     fn client_refused(&self, id: &VipId) -> Option<String> {
         let dhcp = self.vips.get(id)?.source.dhcp4()?;
