@@ -221,7 +221,8 @@ impl Process {
             .collect();
         let gone: Vec<ServiceKey> = self.known.keys().filter(|key| !listed.contains(key)).cloned().collect();
         for key in gone {
-            self.watched(now, wall, Change::Service(key, None), inputs);
+            self.known.remove(&key);
+            inputs.push(Input::Missing(key));
         }
         for change in changes {
             self.watched(now, wall, change, inputs);
