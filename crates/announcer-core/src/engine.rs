@@ -202,11 +202,11 @@ impl Engine {
                 self.tell_cluster(|cluster| cluster.facts.api_servers = servers);
                 self.note_forbidden();
             }
-            Input::MembersSynced => self.tell_cluster(|cluster| cluster.facts.members_synced(now)),
+            Input::MembersSynced => self.members_synced(now),
             Input::Node(name, facts) => self.tell_cluster(|cluster| cluster.facts.node(now, name, facts)),
             Input::NodesSynced { readable } => self.tell_cluster(|cluster| cluster.facts.nodes_synced(readable)),
             Input::Foreign(lock) => self.tell_cluster(|cluster| cluster.facts.foreign(now, lock)),
-            Input::SafeMode(yes) => self.safe_mode(yes),
+            Input::SafeMode(yes) => self.safe_mode(now, yes),
             Input::ClaimKeys(secrets) => self.claim_keys(now, secrets),
             Input::KubeProxy(healthy) => self.kube_proxy(healthy),
             Input::Kubelet { node, answers } => self.kubelet(now, &node, answers),

@@ -38,7 +38,7 @@ impl Engine {
             vip.source.dhcp4().is_some_and(|dhcp| match dhcp.macvlan {
                 MacvlanState::Absent => true,
                 MacvlanState::Ready(..) => dhcp.lease.client.may_start(now),
-                MacvlanState::Making | MacvlanState::Failed { .. } => false,
+                MacvlanState::Asking(_) | MacvlanState::Making | MacvlanState::Failed { .. } => false,
             })
         };
         let resumed = self.resumed(&id);
@@ -63,11 +63,11 @@ impl Engine {
                 self.tell_members(now, &id, Reason::CannotAnnounce, &text);
             }
             MacvlanState::Absent => {
-                if self.macvlan_awaits_rules(&wanted.name, resumed) {
+                if self.macvlan_awaits_rules(&wanted.name, resumed) || self.begins_to_ask(now, &id) {
                     return;
                 }
                 if let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.source.dhcp4_mut()) {
-                    dhcp.macvlan = MacvlanState::Making;
+                    (dhcp.macvlan, dhcp.free) = (MacvlanState::Making, None);
                     dhcp.asked = Some((wanted.parent, wanted.name.clone()));
                 }
                 self.prepare_links(now);
@@ -83,7 +83,7 @@ impl Engine {
                 }
                 self.start_client(now, uid, link);
             }
-            MacvlanState::Making | MacvlanState::Failed { .. } => {}
+            MacvlanState::Asking(_) | MacvlanState::Making | MacvlanState::Failed { .. } => {}
         }
     }
 
@@ -112,7 +112,7 @@ impl Engine {
 
     /// The lease that the client continues before the server has answered. Clients know its address, so the rules of
     /// service security for it are set already.
-    fn resumed(&self, id: &VipId) -> Option<Resumed> {
+    pub(super) fn resumed(&self, id: &VipId) -> Option<Resumed> {
         let VipId::Dhcp(uid) = id else { return None };
         let lease = &self.vips.get(id)?.source.dhcp4()?.lease;
         let known = lease.granted.as_ref().map(|leased| &leased.facts).or(lease.recorded.as_ref());
