@@ -62,7 +62,7 @@ use crate::frames::Heard;
 use crate::ownership::{LeaseState, Owner, Owners, Ownership};
 use crate::pace::Pace;
 use crate::plan::{self, Plan, VipId, World};
-use crate::view::{ServiceKey, ServiceView};
+use crate::view::ServiceKey;
 
 /// A refresh this late means that the process or the machine was paused. Another node may have taken VIPs meanwhile
 /// (fail-over spec R6).
@@ -179,7 +179,8 @@ impl Engine {
                 self.out.replan_if(concerned);
             }
             // Most Services of a cluster are not this announcer's, and change nothing here.
-            Input::Service(key, None) if !self.services.contains_key(&key) => {}
+            Input::Service(key, None) | Input::Missing(key) if !self.services.contains_key(&key) => {}
+            Input::Missing(key) => self.service_missing(now, &key),
             Input::Service(key, view) => self.service_changed(now, &key, view.map(|view| *view)),
             Input::Endpoints(key, nodes) => {
                 let changed = self.services.set_endpoints(key, nodes);
@@ -201,11 +202,11 @@ impl Engine {
                 self.tell_cluster(|cluster| cluster.facts.api_servers = servers);
                 self.note_forbidden();
             }
-            Input::MembersSynced => self.tell_cluster(|cluster| cluster.facts.members_synced(now)),
+            Input::MembersSynced => self.members_synced(now),
             Input::Node(name, facts) => self.tell_cluster(|cluster| cluster.facts.node(now, name, facts)),
             Input::NodesSynced { readable } => self.tell_cluster(|cluster| cluster.facts.nodes_synced(readable)),
             Input::Foreign(lock) => self.tell_cluster(|cluster| cluster.facts.foreign(now, lock)),
-            Input::SafeMode(yes) => self.safe_mode(yes),
+            Input::SafeMode(yes) => self.safe_mode(now, yes),
             Input::ClaimKeys(secrets) => self.claim_keys(now, secrets),
             Input::KubeProxy(healthy) => self.kube_proxy(healthy),
             Input::Kubelet { node, answers } => self.kubelet(now, &node, answers),
@@ -223,17 +224,6 @@ impl Engine {
             Input::Stop => self.stop(now),
             Input::Released(released) => self.released(now, released),
             Input::Successor(node) => self.successor(now, &node),
-        }
-    }
-
-    fn service_changed(&mut self, now: Instant, key: &ServiceKey, view: Option<ServiceView>) {
-        self.out.replan();
-        if let Some(cluster) = self.cluster() {
-            cluster.changed(now, key);
-        }
-        if let Some(gone) = self.services.change(key.clone(), view) {
-            self.dhcp.forget(&gone);
-            self.node_mode.changes.forget(key);
         }
     }
 
@@ -374,8 +364,9 @@ impl Engine {
             } else {
                 "no Service wants it any more"
             };
-            self.withdraw(now, &id, !keep_lease, why);
+            self.withdraw(now, &id, !keep_lease && !self.dhcp.is_missing(&id), why);
         }
+        self.dhcp.keep_missing(self.vips.keys());
     }
 
     fn begin_planned(&mut self, now: Instant) {

@@ -35,6 +35,14 @@ impl VipId {
         matches!(self, Self::Dhcp(_) | Self::Dhcp6(_))
     }
 
+    /// The Service whose lease it is.
+    pub(crate) fn leased_by(&self) -> Option<&Uid> {
+        match self {
+            Self::Static(_) => None,
+            Self::Dhcp(uid) | Self::Dhcp6(uid) => Some(uid),
+        }
+    }
+
     /// The address family, which decides between ARP and NDP.
     pub fn family(&self) -> Family {
         match self {

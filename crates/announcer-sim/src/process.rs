@@ -99,6 +99,8 @@ pub struct Process {
     pub api_clock: ApiClock,
     /// It was told to stop.
     pub stopping: bool,
+    /// `node` mode: the cloud controller says that the cluster is no copy, as soon as the Leases are listed.
+    pub hears_controller: bool,
     mode: ElectionMode,
     known: BTreeMap<ServiceKey, ServiceView>,
     synced: bool,
@@ -127,6 +129,7 @@ impl Process {
             synced: false,
             api_clock: ApiClock::default(),
             stopping: false,
+            hears_controller: true,
         }
     }
 
@@ -221,7 +224,8 @@ impl Process {
             .collect();
         let gone: Vec<ServiceKey> = self.known.keys().filter(|key| !listed.contains(key)).cloned().collect();
         for key in gone {
-            self.watched(now, wall, Change::Service(key, None), inputs);
+            self.known.remove(&key);
+            inputs.push(Input::Missing(key));
         }
         for change in changes {
             self.watched(now, wall, change, inputs);
@@ -230,6 +234,7 @@ impl Process {
             inputs.push(Input::Synced);
             if self.mode == ElectionMode::Node {
                 inputs.extend([Input::MembersSynced, Input::NodesSynced { readable: true }]);
+                inputs.extend(self.hears_controller.then_some(Input::SafeMode(false)));
             }
         }
     }

@@ -346,6 +346,16 @@ impl Scenario {
         self.faults.iter().any(|one| matches!(one.kind, Kind::Server(kind) if kind == fault))
     }
 
+    /// Whether a host that is no node may use an address of a Service at some time.
+    pub fn has_strangers(&self) -> bool {
+        self.faults.iter().any(|one| match one.kind {
+            Kind::Thief(_) | Kind::Duplicate(_) | Kind::Claims(_) | Kind::KubeVip(_) => true,
+            Kind::ProxyArp | Kind::Ipvs | Kind::Fabric => true,
+            Kind::Server(fault) => matches!(fault, ServerFault::Forgets | ServerFault::GivesAway),
+            _ => false,
+        })
+    }
+
     /// The address that Service `n` asks for; unspecified for one by DHCP.
     pub fn address(&self, n: usize) -> IpAddr {
         let last = u8::try_from(100 + n).expect("few Services");

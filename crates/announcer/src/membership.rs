@@ -10,7 +10,6 @@ mod safe_mode;
 mod tests;
 mod views;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use announcer_core::engine::Input;
@@ -31,6 +30,7 @@ use runtime::error::{api_code, chain};
 use runtime::health::{Health, OnFailure};
 use runtime::reflect::Reflector;
 use runtime::refusal;
+use safe_mode::ControllerNews;
 use serde_json::json;
 use tokio::sync::mpsc;
 use views::LeaseView;
@@ -239,8 +239,7 @@ pub async fn watch_leases(
         })
         .longest_pause(WATCH_PAUSE);
     health.register("leases-fresh", OnFailure::NotReady, reflector.freshness());
-    // The Leases whose controllers are in safe mode: one that ends must not end another one.
-    let mut in_safe_mode = BTreeSet::new();
+    let mut controllers = ControllerNews::default();
     let mut tell = |name: &str, view: Option<&LeaseView>| {
         let input = match (name.strip_prefix(MEMBER_PREFIX), view) {
             (Some(node), Some(LeaseView::Member(member))) => Input::Member(node.to_owned(), Some(member.clone())),
@@ -248,12 +247,7 @@ pub async fn watch_leases(
             (None, Some(LeaseView::Lock(lock))) => Input::Foreign(Some(lock.clone())),
             (None, _) if name == lock => Input::Foreign(None),
             (None, view) => {
-                if view.is_some() {
-                    in_safe_mode.insert(name.to_owned());
-                } else {
-                    in_safe_mode.remove(name);
-                }
-                let safe_mode = !in_safe_mode.is_empty();
+                let Some(safe_mode) = controllers.note(name, view) else { return };
                 tracing::info!(lease = name, safe_mode, "{}", about_safe_mode(safe_mode));
                 Input::SafeMode(safe_mode)
             }
@@ -278,7 +272,7 @@ fn about_safe_mode(yes: bool) -> &'static str {
         "the cloud controller is in safe mode; the announcer announces no new address, and takes over an address of \
         another node only if no host answers for it"
     } else {
-        "the cloud controller is not in safe mode any more; the announcer works as usual"
+        "the cloud controller is not in safe mode; the announcer works as usual"
     }
 }
 

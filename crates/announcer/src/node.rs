@@ -251,6 +251,7 @@ impl Node {
                     self.metrics.service_event(event);
                 }
             }
+            Input::Missing(key) => self.note(engine, &Input::Service(key.clone(), None)),
             Input::Lease(state) => self.metrics.lease(engine.lease(), state),
             Input::Recorded(key, Recorded::Failed) if self.uids.0.contains_key(key) => {
                 self.metrics.services.unwritten(key);

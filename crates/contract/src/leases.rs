@@ -9,6 +9,8 @@ pub const GLOBAL: &str = "plndr-svcs-lock";
 pub const SERVICE_PREFIX: &str = "kubevip-";
 /// Prefix of the membership Lease of one node in `node` mode; the name of the node follows.
 pub const MEMBER_PREFIX: &str = "harvester-announcer-";
+/// The Lease of the cloud controller, unless `--leader-elect-resource-name` names another one.
+pub const CONTROLLER: &str = "cloud-controller-manager";
 /// Value of annotation [`SAFE_MODE`](crate::keys::cloudprovider::SAFE_MODE) of the cloud controller's Lease while the
 /// controller does not know yet which cluster this is. Any other value is the reason of its safe mode.
 pub const IDENTITY_NOT_KNOWN: &str = "IdentityNotKnown";

@@ -36,6 +36,8 @@ struct Inner<K, V> {
 #[derive(Debug)]
 struct State<K, V> {
     entries: BTreeMap<K, Arc<V>>,
+    /// What the last list did not have any more, and what the one before it did not.
+    missing: [BTreeSet<K>; 2],
     subscribers: Vec<Weak<Mutex<Pending<K>>>>,
 }
 
@@ -55,7 +57,7 @@ impl<K, V> Clone for Cache<K, V> {
 impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
     /// An empty cache that is not synced yet.
     pub fn new(differs: Differs<V>) -> Self {
-        let state = State { entries: BTreeMap::new(), subscribers: Vec::new() };
+        let state = State { entries: BTreeMap::new(), missing: Default::default(), subscribers: Vec::new() };
         Self { inner: Arc::new(Inner { state: RwLock::new(state), differs, synced: watch::Sender::new(false) }) }
     }
 
@@ -70,6 +72,12 @@ impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
     /// The view of `key`, if it exists.
     pub fn get(&self, key: &K) -> Option<Arc<V>> {
         self.read(|state| state.entries.get(key).map(Arc::clone))
+    }
+
+    /// Whether the object of `key` was not in a complete list any more, and nobody has seen it go. It is for keys that
+    /// were just told as gone: after two more lists they are forgotten.
+    pub fn is_missing(&self, key: &K) -> bool {
+        self.read(|state| state.missing.iter().any(|missing| missing.contains(key)))
     }
 
     /// All views, ordered by key.
@@ -134,6 +142,9 @@ impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
     pub fn apply(&self, key: K, view: V) {
         self.write(|state, differs| {
             let view = Arc::new(view);
+            for missing in &mut state.missing {
+                missing.remove(&key);
+            }
             let old = state.entries.insert(key.clone(), Arc::clone(&view));
             if old.is_none_or(|old| differs(&old, &view)) { BTreeSet::from([key]) } else { BTreeSet::new() }
         });
@@ -150,7 +161,11 @@ impl<K: Key, V: Send + Sync + 'static> Cache<K, V> {
             let mut new: BTreeMap<K, Arc<V>> = entries.into_iter().map(|(key, view)| (key, Arc::new(view))).collect();
             std::mem::swap(&mut state.entries, &mut new);
             let old = new;
-            let mut touched: BTreeSet<K> = old.keys().filter(|key| !state.entries.contains_key(key)).cloned().collect();
+            let gone: BTreeSet<K> = old.keys().filter(|key| !state.entries.contains_key(key)).cloned().collect();
+            let mut touched = gone.clone();
+            let [last, before] = &mut state.missing;
+            *before = std::mem::replace(last, gone);
+            before.retain(|key| !state.entries.contains_key(key));
             for (key, view) in &state.entries {
                 if old.get(key).is_none_or(|old| differs(old, view)) {
                     touched.insert(key.clone());
@@ -291,6 +306,23 @@ mod tests {
         cache.replace(BTreeMap::from([("changed", (2, "y")), ("new", (2, "x")), ("same", (2, "x"))]));
         assert_eq!(drain(&mut touched), ["changed", "gone", "new"]);
         assert_eq!(cache.keys(), ["changed", "new", "same"]);
+    }
+
+    #[test]
+    fn what_a_list_does_not_have_any_more_is_missing_and_what_was_seen_to_go_is_not() {
+        let cache = cache(&[("deleted", (1, "x")), ("missing", (1, "x")), ("back", (1, "x")), ("there", (1, "x"))]);
+        let list = |names: &[&'static str]| names.iter().map(|name| (*name, (1, "x"))).collect();
+        let missing = || ["deleted", "missing", "back", "there"].map(|name| cache.is_missing(&name));
+        cache.remove(&"deleted");
+        assert_eq!(missing(), [false; 4]);
+        cache.replace(list(&["there"]));
+        assert_eq!(missing(), [false, true, true, false]);
+        cache.apply("back", (1, "x"));
+        cache.remove(&"back");
+        cache.replace(list(&["there"]));
+        assert_eq!(missing(), [false, true, false, false], "a slow subscriber has time");
+        cache.replace(list(&["there"]));
+        assert_eq!(missing(), [false; 4], "and it is not kept for ever");
     }
 
     #[test]

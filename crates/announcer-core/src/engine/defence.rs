@@ -116,6 +116,7 @@ impl Engine {
         let Frame { link, address, mac, what, .. } = *frame;
         self.notice_duplicate_mac(now, frame);
         let Some(id) = self.vip_on(link, address) else {
+            self.judge_answer_about_lease(now, frame);
             if what == Heard::Claim {
                 self.orphan_claimed(frame);
                 self.judge_claim_of_lease(now, frame);
@@ -143,6 +144,10 @@ impl Engine {
             Phase::Probing(_) if peer && !self.conceded.contains(&id) => {}
             Phase::Probing(_) => self.conflict(now, &id, mac),
             Phase::Up { doubt: Some(_) } if what != Heard::Probe => self.answered_in_doubt(now, &id, frame),
+            // The kernel has refused to extend it, and keeps it until its deadline.
+            Phase::Blocked { .. } if what == Heard::Claim && self.leaves_behind(carrier) => {
+                self.concede_to(now, &id, mac);
+            }
             Phase::Up { .. } | Phase::Adding(_) if what == Heard::Claim => {
                 let leaves = self.shutdown.has_begun() && (peer || !self.is_recorded(&id));
                 if leaves || !(confirmed || self.is_recorded(&id)) {

@@ -1,5 +1,6 @@
 //! The DHCPv4 client and the lease of a VIP; its macvlan is in `dhcp/macvlan.rs`.
 
+mod asking;
 mod macvlan;
 
 use std::collections::BTreeMap;
@@ -73,13 +74,17 @@ impl Engine {
         // wrote the MAC.
         let found = self.observer.network().and_then(|network| network.link_by_name(&name));
         let found = found.filter(|link| is_macvlan_of(link, uid)).and_then(|link| link.mac);
+        let mut lease = Lease::new(self.dhcp.usable4(uid, wishes.lease.as_ref()));
+        // kube-vip leaves no more of a lease than its address.
+        lease.inherited |= wishes.requested.is_some();
         Source::Dhcp4(Box::new(Dhcp4 {
-            lease: Lease::new(self.dhcp.usable4(uid, wishes.lease.as_ref())),
+            lease,
             mac: wishes.mac.or(found).unwrap_or_else(|| mac_of(uid)),
             last: wishes.lease.as_ref().map(|facts| facts.address),
             name,
             wishes,
             macvlan: MacvlanState::Absent,
+            free: None,
             asked: None,
             made: None,
             troubles: 0,
@@ -120,7 +125,7 @@ impl Engine {
                         again"
                     );
                     self.drop_macvlan(&id, Some(link));
-                } else if let MacvlanState::Failed { .. } = dhcp.macvlan {
+                } else if let MacvlanState::Failed { .. } | MacvlanState::Asking(_) = dhcp.macvlan {
                     // The annotation that caused the failure was changed.
                     (dhcp.macvlan, dhcp.troubles) = (MacvlanState::Absent, 0);
                 }
@@ -179,7 +184,7 @@ impl Engine {
         let clients = self.vips.values().filter_map(|vip| vip.source.dhcp4());
         let since = |dhcp: &Dhcp4| match dhcp.macvlan {
             MacvlanState::Ready(..) => dhcp.made.unwrap_or(now),
-            MacvlanState::Absent | MacvlanState::Making => now,
+            MacvlanState::Absent | MacvlanState::Asking(_) | MacvlanState::Making => now,
             MacvlanState::Failed { .. } => self.refresh.started(),
         };
         clients.filter(|dhcp| dhcp.lease.granted.is_none()).map(|dhcp| (dhcp.name.as_str(), since(dhcp))).collect()
@@ -193,9 +198,19 @@ impl Engine {
     }
 
     /// Ends the client of a withdrawn VIP. The lease is released only if its Service is gone. Otherwise the next owner
-    /// continues it with the same MAC, and a RELEASE would let the server give the address to another client. Returns
-    /// true if the address goes with the macvlan.
+    /// continues it with the same MAC, and a RELEASE would let the server give the address to another client. So it
+    /// would if this cluster is a copy. Returns true if the address goes with the macvlan.
     pub(super) fn leave_dhcp(&mut self, now: Instant, id: &VipId, source: &Source, release: bool) -> bool {
+        // The lease may be the original's: to its server both are one client. That of a new Service is not.
+        let keeps = release && source.is_inherited() && self.may_be_a_copy(now);
+        if keeps {
+            tracing::info!(
+                vip = %id,
+                "the announcer does not give the lease back, because this cluster may be a copy of another one that \
+                uses it; the lease ends by itself"
+            );
+        }
+        let release = release && !keeps;
         let running = source.client().and_then(|client| client.running);
         if running.is_some() {
             // The client is told also while the lease is still being probed; it knows what to release.

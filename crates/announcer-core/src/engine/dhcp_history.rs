@@ -36,6 +36,8 @@ pub(super) struct DhcpHistory {
     /// Addresses of leases that were lost here, as long as a Service names them and they are not up here again. The
     /// server may have given them to another host.
     given_away: BTreeSet<IpAddr>,
+    /// Services that are not there any more, and nobody has seen them go; until their leases are withdrawn.
+    missing: BTreeSet<Uid>,
     /// Generation of the last client that was started.
     generation: u64,
 }
@@ -140,6 +142,29 @@ impl DhcpHistory {
     /// The leases that this Service has lost.
     pub fn lost(&self, uid: &Uid) -> Option<&LostLeases> {
         self.lost.get(uid)
+    }
+
+    /// Nobody has seen how this Service went: another snapshot of etcd may bring it back with its lease.
+    pub fn note_missing(&mut self, uid: &Uid) {
+        self.missing.insert(uid.clone());
+    }
+
+    /// The Service is there.
+    pub fn note_present(&mut self, uid: &Uid) {
+        self.missing.remove(uid);
+    }
+
+    /// Whether nobody has seen how the Service with the lease of this VIP went.
+    pub fn is_missing(&self, id: &VipId) -> bool {
+        id.leased_by().is_some_and(|uid| self.missing.contains(uid))
+    }
+
+    /// Forgets missing Services without VIPs.
+    pub fn keep_missing<'a>(&mut self, vips: impl Iterator<Item = &'a VipId>) {
+        if !self.missing.is_empty() {
+            let there: BTreeSet<&Uid> = vips.filter_map(VipId::leased_by).collect();
+            self.missing.retain(|uid| there.contains(uid));
+        }
     }
 
     /// The Service is deleted.

@@ -14,6 +14,7 @@ use super::due::Timed;
 use super::lease::{ClientState, Lease, RecordedLease};
 use crate::annotations::{LeaseFacts, LeaseFacts6};
 use crate::network::LeaseEnd;
+use crate::probes::Probes;
 use crate::view::DhcpWishes;
 
 /// A macvlan that cannot be made is tried again after 1, 2, 4 ... seconds, up to this many. The same holds for one that
@@ -64,6 +65,15 @@ impl Source {
         if let Self::Dhcp6(dhcp) = self { Some(dhcp) } else { None }
     }
 
+    /// Whether an earlier client has had the lease.
+    pub fn is_inherited(&self) -> bool {
+        match self {
+            Self::Static => false,
+            Self::Dhcp4(dhcp) => dhcp.lease.inherited,
+            Self::Dhcp6(dhcp) => dhcp.lease.inherited,
+        }
+    }
+
     /// The leased address.
     pub fn leased(&self) -> Option<IpAddr> {
         match self {
@@ -101,6 +111,15 @@ impl Source {
         }
     }
 
+    /// What waits because another host uses the address is tried now.
+    pub fn ask_again(&mut self, now: Instant) {
+        if let Self::Dhcp4(dhcp) = self
+            && let MacvlanState::Failed { until } = &mut dhcp.macvlan
+        {
+            *until = now.min(*until);
+        }
+    }
+
     /// Whether a retry is due now; clears it.
     pub fn wake(&mut self, now: Instant) -> bool {
         let client = self.client_mut().is_some_and(|client| client.wake(now));
@@ -112,6 +131,7 @@ impl Timed for Source {
     fn deadline(&self) -> Option<Instant> {
         let macvlan = self.dhcp4().and_then(|dhcp| match dhcp.macvlan {
             MacvlanState::Failed { until } => Some(until),
+            MacvlanState::Asking(probes) => Some(probes.deadline()),
             _ => None,
         });
         macvlan.into_iter().chain(self.client().and_then(|client| client.retry)).min()
@@ -122,6 +142,8 @@ impl Timed for Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MacvlanState {
     Absent,
+    /// Before it is made, hosts on the LAN are asked about the address that it would get.
+    Asking(Probes),
     Making,
     /// Index, and the reading of the network up to which it may not be visible yet.
     Ready(u32, u64),
@@ -139,6 +161,8 @@ pub(super) struct Dhcp4 {
     pub name: String,
     pub mac: Mac,
     pub macvlan: MacvlanState,
+    /// The address for which nobody has answered; until the macvlan is requested.
+    pub free: Option<Ipv4Addr>,
     /// Interface and name of the last macvlan request.
     pub asked: Option<(u32, String)>,
     /// When it was last made, and how often since then it could not be made or vanished.

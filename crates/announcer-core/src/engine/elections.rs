@@ -1,5 +1,6 @@
 //! kube-vip's modes: reactions to elections, and the elections to take part in.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::vip::{Announcing, Phase};
@@ -111,13 +112,30 @@ impl Engine {
 
     /// Whether a VIP may be set up. Where the Lease is in doubt, it waits for the Lease, except an address that clients
     /// know from this node: this process or an earlier one had it here. Otherwise a new holder of the Lease would find
-    /// its address in use.
+    /// its address in use. A VIP with a lease begins with the address of which clients were told.
     pub(super) fn may_start(&self, id: &VipId) -> bool {
-        let (Owners::Elected(leases), VipId::Static(address)) = (&self.ownership, id) else { return true };
+        let known = |view: &ServiceView| match id {
+            VipId::Static(address) => view.published.has(*address),
+            VipId::Dhcp(_) | VipId::Dhcp6(_) => {
+                let mut told = self.services.values().flat_map(ServiceView::told_leases);
+                told.any(|(address, lease)| lease == *id && view.published.has(address))
+            }
+        };
+        self.may_serve(id, known)
+    }
+
+    /// The same for the address that the lease of a VIP has by now: the server may have answered late, or given another
+    /// one.
+    pub(super) fn may_go_up(&self, id: &VipId, address: IpAddr) -> bool {
+        self.may_serve(id, |view| view.published.has(address))
+    }
+
+    fn may_serve(&self, id: &VipId, is_known: impl Fn(&ServiceView) -> bool) -> bool {
+        let Owners::Elected(leases) = &self.ownership else { return true };
         let Some(planned) = self.plan.vips.get(id) else { return true };
         let mut views = planned.members.iter().filter_map(|key| self.services.get(key));
         let node = &self.config.node_name;
-        views.any(|view| leases.holds(view) || (view.published.has(*address) && view.published.names(node)))
+        views.any(|view| leases.holds(view) || (is_known(view) && view.published.names(node)))
     }
 
     /// Whether this node may write on a Service. While the Lease is in doubt, another node may hold it, and takes what

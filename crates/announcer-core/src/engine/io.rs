@@ -33,8 +33,11 @@ use crate::view::{ServiceKey, ServiceView, Uid};
 /// An input of the engine.
 #[derive(Debug)]
 pub enum Input {
-    /// A Service changed; `None`: it is deleted, or not this announcer's any more.
+    /// A Service changed; `None`: it was seen to be deleted, or is not this announcer's any more.
     Service(ServiceKey, Option<Box<ServiceView>>),
+    /// A new list does not have this Service, and nobody has seen how it went: it was deleted meanwhile, or etcd was
+    /// restored from an older snapshot.
+    Missing(ServiceKey),
     /// What counts of any Service; nothing of it: it is deleted. Comes before [`Input::Service`] for the same change.
     Seen {
         /// The Service.

@@ -81,12 +81,14 @@ pub(super) struct Lease<F> {
     pub granted: Option<Leased<F>>,
     /// The facts that should be on the Service.
     pub recorded: Option<F>,
+    /// An earlier client had it, perhaps the one of another cluster of which this one is a copy.
+    pub inherited: bool,
 }
 
 impl<F: RecordedLease> Lease<F> {
     /// Starts without a client. `recorded`: the facts on the Service that a client may continue.
     pub fn new(recorded: Option<F>) -> Self {
-        Self { client: ClientState::default(), granted: None, recorded }
+        Self { client: ClientState::default(), granted: None, inherited: recorded.is_some(), recorded }
     }
 
     /// The granted address.

@@ -5,6 +5,7 @@
 mod card;
 mod changes;
 mod claims;
+mod controller;
 mod kube_proxy;
 mod left;
 mod own_answers;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use card::WrittenCard;
 use claims::ClaimState;
+use controller::ControllerWord;
 use kube_proxy::KubeProxy;
 use l2_types::{Address, Mac};
 use left::Left;
@@ -53,8 +55,7 @@ pub(super) struct NodeMode {
     claims: ClaimState,
     told: Told,
     nodes: NodeWatch,
-    /// The cloud controller is in safe mode.
-    pub safe_mode: bool,
+    pub controller: ControllerWord,
     /// Whether owners answered at addresses of their own, at the last review.
     pub at_own_addresses: BTreeMap<String, bool>,
     /// How long a node has been silent when the detector reports it.
@@ -88,7 +89,7 @@ impl NodeMode {
             claims: ClaimState::default(),
             told: Told::default(),
             nodes: NodeWatch::default(),
-            safe_mode: false,
+            controller: ControllerWord::new(config.controller),
             at_own_addresses: BTreeMap::new(),
             silent_for: timers.period * timers.patience(0) + timers.confirm,
             links: UsedLinks::default(),
@@ -141,10 +142,6 @@ impl Engine {
         }
     }
 
-    pub(super) fn safe_mode(&mut self, yes: bool) {
-        self.out.replan_if(std::mem::replace(&mut self.node_mode.safe_mode, yes) != yes);
-    }
-
     pub(super) fn swapped(&mut self, now: Instant, key: &ServiceKey, asked: &Swap, swapped: Swapped) {
         self.node_mode.changes.swapped(&swapped);
         if let Swapped::Refused(why) = &swapped {
@@ -194,7 +191,7 @@ impl Engine {
             holding: &holding,
             stopping: leaving,
             stays: self.shutdown.stays(),
-            safe_mode: self.node_mode.safe_mode,
+            safe_mode: self.node_mode.controller.is_safe_mode(),
             kube_proxy_known: self.node_mode.kube_proxy.is_known(),
         };
         let review = cluster.review(now, &context);

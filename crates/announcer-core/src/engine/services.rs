@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
+use super::Engine;
 use crate::annotations::AddressRequest;
 use crate::endpoints::Endpoints;
 use crate::group::{Groups, groups};
@@ -219,6 +220,41 @@ impl Services {
             .iter()
             .filter_map(|key| self.views.get(key))
             .any(|view| view.published.has(address) && view.published.vip_host.is_some())
+    }
+}
+
+impl Engine {
+    pub(super) fn service_changed(&mut self, now: Instant, key: &ServiceKey, view: Option<ServiceView>) {
+        self.out.replan();
+        if let Some(cluster) = self.cluster() {
+            cluster.changed(now, key);
+        }
+        if let Some(view) = &view {
+            self.service_present(key, view);
+        }
+        if let Some(gone) = self.services.change(key.clone(), view) {
+            self.dhcp.forget(&gone);
+            self.node_mode.changes.forget(key);
+        }
+    }
+
+    /// A new list does not have this Service, and nobody has seen how it went. Its lease is not given back: etcd may
+    /// have been restored, and the Service may come back with it. What was seen on its way out is gone.
+    pub(super) fn service_missing(&mut self, now: Instant, key: &ServiceKey) {
+        if let Some(view) = self.services.get(key).filter(|view| !view.retired) {
+            self.dhcp.note_missing(&view.uid);
+        }
+        self.service_changed(now, key, None);
+    }
+
+    /// A Service is there. One of this name that it replaces was deleted, unless that one is the younger of the two:
+    /// then etcd was restored.
+    fn service_present(&mut self, key: &ServiceKey, view: &ServiceView) {
+        self.dhcp.note_present(&view.uid);
+        let replaced = self.services.get(key).filter(|before| before.uid != view.uid && before.created > view.created);
+        if let Some(before) = replaced {
+            self.dhcp.note_missing(&before.uid);
+        }
     }
 }
 

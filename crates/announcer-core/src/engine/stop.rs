@@ -18,6 +18,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use super::carrier::Carrier;
+use super::dhcp_state::Source;
 use super::vip::{Adding, Phase, Vip};
 use super::{Action, Engine, KernelOp, Owners};
 use crate::fence::LEFT_BEHIND;
@@ -212,19 +214,45 @@ impl Engine {
         self.end(now, step);
     }
 
-    /// Drops the static addresses that are not on this node yet: they would be set up beside the next holder of the
-    /// Lease. One that the kernel has refused to extend may still be there.
+    /// Drops the addresses that are not on this node yet: they would be set up beside the next holder of the Lease. One
+    /// that the kernel has refused to extend may still be there, and one of a lease may be on its macvlan before the
+    /// client has confirmed it.
     fn drop_unused(&mut self, now: Instant) {
         let there = |vip: &Vip| vip.carrier.is_some_and(|carrier| self.is_found(carrier));
-        let waits = |vip: &Vip| match vip.phase {
+        let waits = |id: &VipId, vip: &Vip| match vip.phase {
+            Phase::Adding(Adding::Asked) | Phase::Up { .. } => false,
+            _ if id.is_dhcp() => !there(vip) && !self.has_leased_address(id, vip),
             Phase::Probing(_) | Phase::Adding(Adding::Due | Adding::AwaitsRules) => true,
             Phase::Blocked { .. } => !there(vip),
-            Phase::Idle | Phase::Adding(Adding::Asked) | Phase::Up { .. } => false,
+            Phase::Idle => false,
         };
-        let unused = self.vips.iter().filter(|(id, vip)| !id.is_dhcp() && waits(vip));
+        let unused = self.vips.iter().filter(|(id, vip)| waits(id, vip));
         for id in unused.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             self.withdraw(now, &id, false, "the announcer ends");
         }
+    }
+
+    /// Whether the macvlan of a VIP has or gets the address with which it began, or an earlier process has left the
+    /// address of its DHCPv6 lease.
+    fn has_leased_address(&self, id: &VipId, vip: &Vip) -> bool {
+        let Some(network) = self.observer.network() else { return false };
+        let mut addresses = network.addresses.iter().filter(|found| !self.observer.is_removed(found));
+        match &vip.source {
+            Source::Static => false,
+            Source::Dhcp4(dhcp) => {
+                let link = network.link_by_name(&dhcp.name).map(|link| link.index);
+                self.is_made_with_address(id) || addresses.any(|found| Some(found.interface) == link)
+            }
+            Source::Dhcp6(_) => {
+                let awaited = self.awaited6();
+                addresses.any(|found| awaited.contains(&(found.interface, found.net.addr())))
+            }
+        }
+    }
+
+    /// This node ends, and this address is still on it.
+    pub(super) fn leaves_behind(&self, carrier: Carrier) -> bool {
+        self.shutdown.has_begun() && self.is_found(carrier)
     }
 
     pub(super) fn released(&mut self, now: Instant, released: bool) {

@@ -32,7 +32,7 @@ use crate::network::{Family, Network};
 use crate::ownership::node::{Card, Swap};
 use crate::ownership::service::LeaseKey;
 use crate::reason::Reason;
-use crate::view::{Ingress, Published, Uid};
+use crate::view::{Ingress, Published, ServiceView, Uid};
 
 pub(super) use crate::plan::fixtures::view;
 

@@ -273,7 +273,8 @@ impl Engine {
 
     /// Starts a VIP. An address that is used for the first time is probed. An address that clients know is taken over
     /// without a probe: the former owner may still answer, and concedes to our claim. An address that is already on the
-    /// interface was set by an earlier process or by kube-vip, and is adopted.
+    /// interface was set by an earlier process or by kube-vip, and is adopted. If this cluster may be a copy, clients
+    /// know the address from the original, so it is probed.
     fn begin(&mut self, now: Instant, id: &VipId) {
         if self.refuse_own_address(now, id) {
             return;
@@ -282,15 +283,23 @@ impl Engine {
         let Some(carrier) = vip.carrier else { return };
         let adopted = self.is_found(carrier);
         let address = carrier.net.addr();
+        // The lease may have come late. Each plan tries again.
+        if id.is_dhcp() && !adopted && !self.may_go_up(id, address) {
+            return;
+        }
         // The lease of another Service, which had it, is lost.
         let given_away = self.dhcp.may_be_given_away(address);
         let known = self.services.was_in_use(&vip.members, address) && !given_away;
         // The VIP was given up for a claim. As long as the claimant answers, this node must not take it.
         let conceded = self.conceded.contains(id);
-        // In safe mode even a known address is probed: if this cluster is a copy, clients know it from the original. A
-        // leased address was probed by the DHCP client.
-        if id.is_dhcp() || carrier.mac == Mac::ZERO || ((adopted || (known && !self.node_mode.safe_mode)) && !conceded)
-        {
+        let goes_up = match id {
+            VipId::Static(_) => (adopted || (known && !self.asks_first(now, &vip.members))) && !conceded,
+            // Asked about before its macvlan was made, or by the DHCP client (`dhcp/asking.rs`).
+            VipId::Dhcp(_) => true,
+            // The DHCP client has probed what it was given, and not what it goes on with.
+            VipId::Dhcp6(_) => adopted || !known || !self.asks_first(now, &vip.members),
+        };
+        if goes_up || carrier.mac == Mac::ZERO {
             self.add(now, id);
         } else {
             self.set_phase(id, Phase::Probing(Probes::before_use(now)));
@@ -361,8 +370,14 @@ impl Engine {
         }
         let Some(vip) = self.vips.remove(id) else { return };
         let goes_with_macvlan = self.leave_dhcp(now, id, &vip.source, release);
-        if let (false, Some(carrier), Phase::Adding(_) | Phase::Up { .. }) = (goes_with_macvlan, vip.carrier, vip.phase)
-        {
+        let Some(carrier) = vip.carrier.filter(|_| !goes_with_macvlan) else { return };
+        let stands = match vip.phase {
+            Phase::Adding(_) | Phase::Up { .. } => true,
+            // The kernel has refused to extend it, and keeps it until its deadline.
+            Phase::Blocked { .. } => self.is_found(carrier),
+            Phase::Idle | Phase::Probing(_) => false,
+        };
+        if stands {
             self.remove_address(carrier.link, carrier.net);
         }
     }

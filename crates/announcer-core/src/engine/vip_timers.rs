@@ -16,7 +16,7 @@ use crate::turns::addresses_per_turn;
 use crate::view::ServiceKey;
 
 /// How often the probe is repeated on an interface without a carrier, if no reading shows that the carrier is back.
-const NO_CARRIER: Duration = Duration::from_secs(1);
+pub(super) const NO_CARRIER: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Runs the timers of all VIPs that are due.
@@ -42,6 +42,7 @@ impl Engine {
         if vip.source.wake(now) {
             self.out.replan();
         }
+        self.asking_timer(now, id);
     }
 
     fn probe_timer(&mut self, now: Instant, id: &VipId) {
@@ -88,6 +89,7 @@ impl Engine {
 
     /// The last probe for an address of this node could not be sent.
     pub(super) fn not_probed(&mut self, link: u32, address: IpAddr) {
+        self.lease_not_probed(link, address);
         let Some(vip) = self.vip_on(link, address).and_then(|id| self.vips.get_mut(&id)) else { return };
         if let Phase::Probing(probes) | Phase::Up { doubt: Some(probes) } = &mut vip.phase {
             probes.not_sent();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use announcer_core::ownership::node::{Card, ForeignLock, Member, NodeFacts};
 use contract::keys::cloudprovider::{CARD, HAND_OVER, HOST, SAFE_MODE, SAFE_MODE_HOLDER};
 use contract::keys::kubernetes::{EXCLUDED, SHUT_OUT};
-use contract::leases::MEMBER_PREFIX;
+use contract::leases::{CONTROLLER, MEMBER_PREFIX};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -25,6 +25,32 @@ pub enum LeaseView {
     Lock(ForeignLock),
     /// The cloud controller's Lease while that is in safe mode. It counts until then, unless the Lease is renewed.
     SafeMode(Timestamp),
+    /// The cloud controller's Lease otherwise.
+    Controller(ControllerLease),
+}
+
+/// The cloud controller's Lease while that says nothing of a safe mode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControllerLease {
+    /// `holderIdentity`.
+    pub holder: String,
+    /// `renewTime`. Only its change counts.
+    pub renewal: String,
+    /// How long the holder had held it when it renewed it last, by its own clock.
+    pub held: Duration,
+}
+
+impl ControllerLease {
+    fn of(lease: &Lease) -> Option<Self> {
+        let spec = lease.spec.as_ref()?;
+        let renewed = spec.renew_time.as_ref()?.0;
+        let acquired = spec.acquire_time.as_ref().map_or(renewed, |time| time.0);
+        Some(Self {
+            holder: spec.holder_identity.clone()?,
+            renewal: renewed.to_string(),
+            held: Duration::try_from(renewed.duration_since(acquired)).unwrap_or_default(),
+        })
+    }
 }
 
 impl LeaseView {
@@ -47,7 +73,9 @@ impl LeaseView {
         if !name.starts_with(MEMBER_PREFIX) {
             let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
             let by = annotation(SAFE_MODE_HOLDER).map(String::as_str);
-            return annotation(SAFE_MODE).and_then(|_| counts(by, holder, renewed?, wall)).map(Self::SafeMode);
+            let safe_mode = annotation(SAFE_MODE).and_then(|_| counts(by, holder, renewed?, wall)).map(Self::SafeMode);
+            let otherwise = || (name == CONTROLLER).then(|| ControllerLease::of(lease)).flatten();
+            return safe_mode.or_else(|| otherwise().map(Self::Controller));
         }
         let card = annotation(CARD);
         Some(Self::Member(Member {
@@ -189,6 +217,24 @@ mod tests {
             let day = wall.checked_add(SAFE_MODE_LASTS).unwrap();
             assert!(until.is_none_or(|until| wall < until && until <= day), "{renewed:?}: {until:?}");
         }
+    }
+
+    #[test]
+    fn the_lease_of_the_controller_is_followed_by_its_name() {
+        let view = |name: &str, spec: serde_json::Value| {
+            let lease = json!({"metadata": {"name": name}, "spec": spec});
+            LeaseView::of(&serde_json::from_value(lease).unwrap(), "plndr-svcs-lock", Timestamp::UNIX_EPOCH)
+        };
+        let (acquired, renewed) = ("2026-01-01T00:00:00.000000Z", "2026-01-01T00:00:40.000000Z");
+        let spec = json!({"holderIdentity": "a", "acquireTime": acquired, "renewTime": renewed});
+        let held = |view: Option<LeaseView>| match view {
+            Some(LeaseView::Controller(lease)) => Some(lease.held.as_secs()),
+            _ => None,
+        };
+        assert_eq!(held(view(CONTROLLER, spec.clone())), Some(40));
+        assert_eq!(held(view("kube-scheduler", spec)), None);
+        assert_eq!(held(view(CONTROLLER, json!({"holderIdentity": "a", "renewTime": renewed}))), Some(0));
+        assert_eq!(held(view(CONTROLLER, json!({"acquireTime": acquired}))), None, "nobody has renewed it");
     }
 
     fn lease(name: &str, renew: &str) -> Option<LeaseView> {

@@ -121,12 +121,17 @@ fn reflector(
 }
 
 async fn feed_services(cache: Cache<ServiceKey, SeenService>, inputs: mpsc::UnboundedSender<Input>, stop: Token) {
+    let lists = cache.clone();
     let feed = cache.follow(|told| match told {
         CacheEvent::Object(key, seen) => {
             let cluster_ips = seen.map(|seen| seen.cluster_ips.clone()).unwrap_or_default();
             let macvlan = seen.and_then(|seen| seen.macvlan.clone());
             let _ = inputs.send(Input::Seen { key: key.clone(), cluster_ips, macvlan });
-            let _ = inputs.send(Input::Service(key.clone(), seen.and_then(|seen| seen.view.clone())));
+            // A lease is given back only if its Service was seen to go.
+            let _ = inputs.send(match seen {
+                None if lists.is_missing(key) => Input::Missing(key.clone()),
+                seen => Input::Service(key.clone(), seen.and_then(|seen| seen.view.clone())),
+            });
         }
         CacheEvent::Listed => {
             let _ = inputs.send(Input::Synced);
@@ -174,5 +179,23 @@ mod tests {
         stop.cancel();
         feeding.await.unwrap();
         assert!(told.recv().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_service_that_only_a_new_list_does_not_have_is_told_as_missing() {
+        let cache = Cache::new(|old: &SeenService, new| old != new);
+        let web = announcer_core::fixtures::view("web", &["10.0.0.5"]);
+        let seen = SeenService { cluster_ips: Vec::new(), macvlan: None, view: Some(Box::new(web.clone())) };
+        cache.replace(BTreeMap::from([(web.key.clone(), seen)]));
+        let (inputs, mut told) = mpsc::unbounded_channel();
+        let stop = Token::new();
+        let feeding = tokio::spawn(feed_services(cache.clone(), inputs, stop.clone()));
+        while !matches!(told.recv().await, Some(Input::Synced)) {}
+        cache.replace(BTreeMap::new());
+        assert!(matches!(told.recv().await, Some(Input::Seen { .. })));
+        let next = told.recv().await;
+        assert!(matches!(&next, Some(Input::Missing(key)) if *key == web.key), "{next:?}");
+        stop.cancel();
+        feeding.await.unwrap();
     }
 }

@@ -38,7 +38,7 @@ impl Engine {
             vip.source.dhcp4().is_some_and(|dhcp| match dhcp.macvlan {
                 MacvlanState::Absent => true,
                 MacvlanState::Ready(..) => dhcp.lease.client.may_start(now),
-                MacvlanState::Making | MacvlanState::Failed { .. } => false,
+                MacvlanState::Asking(_) | MacvlanState::Making | MacvlanState::Failed { .. } => false,
             })
         };
         let resumed = self.resumed(&id);
@@ -63,11 +63,11 @@ impl Engine {
                 self.tell_members(now, &id, Reason::CannotAnnounce, &text);
             }
             MacvlanState::Absent => {
-                if self.macvlan_awaits_rules(&wanted.name, resumed) {
+                if self.macvlan_awaits_rules(&wanted.name, resumed) || self.begins_to_ask(now, &id) {
                     return;
                 }
                 if let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.source.dhcp4_mut()) {
-                    dhcp.macvlan = MacvlanState::Making;
+                    (dhcp.macvlan, dhcp.free) = (MacvlanState::Making, None);
                     dhcp.asked = Some((wanted.parent, wanted.name.clone()));
                 }
                 self.prepare_links(now);
@@ -83,7 +83,7 @@ impl Engine {
                 }
                 self.start_client(now, uid, link);
             }
-            MacvlanState::Making | MacvlanState::Failed { .. } => {}
+            MacvlanState::Asking(_) | MacvlanState::Making | MacvlanState::Failed { .. } => {}
         }
     }
 
@@ -112,12 +112,24 @@ impl Engine {
 
     /// The lease that the client continues before the server has answered. Clients know its address, so the rules of
     /// service security for it are set already.
-    fn resumed(&self, id: &VipId) -> Option<Resumed> {
+    pub(super) fn resumed(&self, id: &VipId) -> Option<Resumed> {
         let VipId::Dhcp(uid) = id else { return None };
         let lease = &self.vips.get(id)?.source.dhcp4()?.lease;
         let known = lease.granted.as_ref().map(|leased| &leased.facts).or(lease.recorded.as_ref());
         let facts = known.filter(|facts| is_told(&self.services, uid, facts.address))?;
         Some(Resumed { address: facts.address, expires: facts.expires, fence: self.config.fence() })
+    }
+
+    /// Whether the macvlan was requested with the address that clients know, and no reading of the network shows it
+    /// yet.
+    pub(in crate::engine) fn is_made_with_address(&self, id: &VipId) -> bool {
+        let macvlan = self.vips.get(id).and_then(|vip| vip.source.dhcp4()).map(|dhcp| dhcp.macvlan);
+        let unseen = match macvlan {
+            Some(MacvlanState::Making) => true,
+            Some(MacvlanState::Ready(_, asked)) => !self.observer.shows(asked),
+            _ => false,
+        };
+        unseen && self.resumed(id).is_some()
     }
 
     /// Why the VIP cannot be the DHCP client that it wants to be.

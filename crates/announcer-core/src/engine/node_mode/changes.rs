@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::super::Observations;
-use crate::ownership::node::{Change, Swapped};
+use crate::ownership::node::{Change, Swapped, Why};
 use crate::view::ServiceKey;
 
 /// The changes and their counters.
@@ -38,6 +38,17 @@ impl OwnerChanges {
     pub fn add(&mut self, change: Change) {
         *self.counted.entry(change.why).or_default() += 1;
         self.unreported.insert(change.key.clone(), change);
+    }
+
+    /// Whether this Service has come from another node while no stranger answered, and its VIPs have not been up since.
+    pub fn is_from_another(&self, key: &ServiceKey) -> bool {
+        let despite = [Why::DespiteAStranger.words(), Why::ThoughItRenews.words()];
+        self.unreported.get(key).is_some_and(|change| change.from.is_some() && !despite.contains(&change.why))
+    }
+
+    /// The same, because that node was silent.
+    pub fn is_from_the_silent(&self, key: &ServiceKey) -> bool {
+        self.is_from_another(key) && self.unreported[key].silent.is_some()
     }
 
     /// Counts the answer to a swap.

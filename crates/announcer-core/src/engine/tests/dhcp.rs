@@ -161,6 +161,38 @@ fn the_lease_is_given_back_when_the_service_goes_and_only_then() {
 }
 
 #[test]
+fn a_lease_is_given_back_only_if_its_service_was_seen_to_go() {
+    let key = ServiceKey::new("default", "web");
+    let made = |uid: &str, created| ServiceView { uid: Uid(uid.into()), created, ..view("web", &["dhcp"]) };
+    let retired = ServiceView { retired: true, wanted: Vec::new(), ..made("web00000-uid", 5) };
+    let service = |view: ServiceView| Input::Service(view.key.clone(), Some(Box::new(view)));
+    for (what, inputs, released) in [
+        ("deleted", vec![Input::Service(key.clone(), None)], true),
+        ("missing in a new list", vec![Input::Missing(key.clone())], false),
+        ("seen on its way", vec![service(retired), Input::Missing(key.clone())], true),
+        ("replaced", vec![service(made("other", 6))], true),
+        ("replaced by one of before", vec![service(made("other", 4))], false),
+        ("asks for another address", vec![service(ServiceView { created: 5, ..view("web", &["10.0.0.7"]) })], true),
+        (
+            "back, and deleted then",
+            vec![Input::Missing(key.clone()), service(made("web00000-uid", 5)), Input::Service(key.clone(), None)],
+            true,
+        ),
+    ] {
+        let mut node = Node::leading(&[made("web00000-uid", 5)]);
+        let leased = leased(&node, "10.0.0.50", 600);
+        node.dhcp("web", DhcpEvent::Bound(leased));
+        node.pass_ms(1000);
+        node.take_log();
+        inputs.into_iter().for_each(|input| node.feed(input));
+        let log = node.take_log();
+        let stopped = log.iter().rfind(|line| line.starts_with("stop dhcp web00000-uid"));
+        assert_eq!(stopped, Some(&format!("stop dhcp web00000-uid release {released}")), "{what}: {log:?}");
+        assert!(!node.kernel.own().iter().any(|own| own.contains("10.0.0.50")) || released, "{what}");
+    }
+}
+
+#[test]
 fn a_client_that_does_not_end_keeps_no_macvlan() {
     let mut node = bound("web", "10.0.0.50");
     node.gone("web");

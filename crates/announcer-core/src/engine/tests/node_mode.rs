@@ -2,6 +2,7 @@
 
 mod cards;
 mod claims;
+mod copies;
 mod default_route;
 mod ending;
 mod evidence;
@@ -69,6 +70,13 @@ impl Cluster {
 
     /// The process learns everything. `proxy`: what it hears of kube-proxy.
     fn start(node: Node, nodes: &[&str], views: &[ServiceView], proxy: Option<bool>) -> Self {
+        let mut cluster = Self::start_unheard(node, nodes, views, proxy);
+        cluster.node.feed(Input::SafeMode(false));
+        cluster
+    }
+
+    /// The same, and hears nothing of the cloud controller.
+    fn start_unheard(node: Node, nodes: &[&str], views: &[ServiceView], proxy: Option<bool>) -> Self {
         let mut cluster = Self { node, renewals: 0 };
         cluster.node.tick();
         if let Some(healthy) = proxy {
@@ -381,10 +389,10 @@ fn a_node_that_may_not_serve_any_more_hands_over_and_a_cordoned_one_keeps() {
 fn in_safe_mode_what_clients_know_is_probed_before_it_is_set() {
     for safe_mode in [false, true] {
         let mut cluster = Cluster::new(&ALL, &[seated("web", "10.0.0.5", "node-1", 4)]);
+        cluster.node.feed(Input::SafeMode(safe_mode));
         cluster.shows("web", "node-2", 5);
         cluster.node.pass_ms(1000);
         cluster.node.take_log();
-        cluster.node.feed(Input::SafeMode(safe_mode));
         cluster.shows("web", "node-1", 6);
         let log = cluster.node.take_log();
         assert_eq!(log.iter().any(|line| line.starts_with("probe")), safe_mode, "{log:?}");

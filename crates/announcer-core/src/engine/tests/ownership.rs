@@ -108,6 +108,38 @@ fn in_doubt_nothing_is_set_up_that_another_node_is_recorded_for() {
     }
 }
 
+/// A client that asked before may be answered late.
+#[test]
+fn in_doubt_no_lease_is_set_up_that_clients_do_not_know_from_this_node() {
+    let lease = |node: &Node| Leased { facts: facts("10.0.0.50"), expires: Some(node.now + Duration::from_mins(10)) };
+    // The Lease falls into doubt before the server answers.
+    let mut node = Node::leading(&[view("web", &["dhcp"])]);
+    node.pass_ms(100);
+    node.feed(Input::Lease(DOUBTFUL));
+    let granted = lease(&node);
+    node.dhcp("web", DhcpEvent::Bound(granted));
+    node.pass(Duration::from_secs(10));
+    assert_eq!(node.kernel.own(), Vec::<String>::new());
+    node.feed(Input::Lease(MINE));
+    node.pass_ms(100);
+    assert_eq!(node.kernel.own(), ["vip-web00000 10.0.0.50/32"]);
+    // Or before the Service is seen.
+    for (host, begun) in [("node-1", true), ("node-2", false)] {
+        let mut service = view("web", &["dhcp"]);
+        service.published = published("web", "10.0.0.50", host).published;
+        service.dhcp.lease = Some(facts("10.0.0.50"));
+        service.published.lease = service.dhcp.lease.clone();
+        let mut node = Node::leading(&[]);
+        node.feed(Input::Lease(DOUBTFUL));
+        node.upsert(service);
+        node.pass_ms(100);
+        assert_eq!(node.kernel.network.link_by_name("vip-web00000").is_some(), begun, "{host}");
+        node.feed(Input::Lease(MINE));
+        node.pass_ms(100);
+        assert!(node.kernel.network.link_by_name("vip-web00000").is_some(), "{host}");
+    }
+}
+
 /// The next owner takes what is recorded for known to clients, and announces it beside a stranger.
 #[test]
 fn in_doubt_a_service_that_names_nobody_or_another_node_is_not_recorded() {

@@ -58,6 +58,32 @@ fn an_address_that_the_kernel_does_not_extend_is_not_taken_from_clients_when_the
     assert!(node.kernel.has("eth0", "10.0.0.5/32"), "{:?}", node.kernel.own());
 }
 
+/// The kernel keeps it until its deadline.
+#[test]
+fn an_address_that_the_kernel_does_not_extend_goes_when_the_successor_claims_it() {
+    let mut node = serving();
+    node.kernel.failing_extensions = 3;
+    node.pass_ms(3000);
+    node.feed(Input::Stop);
+    node.feed(Input::Released(true));
+    assert!(node.kernel.has("eth0", "10.0.0.5/32"));
+    node.heard(2, "10.0.0.5", [2, 9, 9, 9, 9, 9], Heard::Claim);
+    assert!(!node.kernel.has("eth0", "10.0.0.5/32"), "{:?}", node.kernel.own());
+}
+
+#[test]
+fn a_client_that_has_no_lease_yet_ends_with_its_node() {
+    let mut node = Node::leading(&[view("web", &["dhcp"])]);
+    node.pass_ms(1000);
+    node.take_log();
+    node.feed(Input::Stop);
+    assert!(node.take_log().contains(&"stop dhcp web00000-uid release false".to_owned()));
+    let leased = Leased { facts: facts("10.0.0.50"), expires: Some(node.now + Duration::from_mins(10)) };
+    node.dhcp("web", DhcpEvent::Bound(leased));
+    node.pass_ms(1000);
+    assert_eq!(node.kernel.own(), Vec::<String>::new());
+}
+
 #[test]
 fn a_successor_that_announces_late_is_waited_for_only_shortly() {
     let mut node = serving();

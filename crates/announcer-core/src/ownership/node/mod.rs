@@ -43,6 +43,7 @@ mod watchers;
 
 pub(crate) use cluster::Cluster;
 pub use contract::{OwnerRecord, Term};
+pub(crate) use decide::Why;
 use l2_types::Mac;
 pub(crate) use member::card_links;
 pub use member::{Card, CardLink, ForeignLock, Member, NodeFacts};

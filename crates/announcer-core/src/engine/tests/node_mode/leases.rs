@@ -5,7 +5,7 @@ use super::*;
 use crate::engine::tests::dhcp::leased;
 
 /// Clients know it at 10.0.0.50, and this is its owner.
-fn leasing(host: &str, term: u64) -> ServiceView {
+pub(super) fn leasing(host: &str, term: u64) -> ServiceView {
     let mut view = seated("web", "10.0.0.50", host, term);
     let lease = Some(facts("10.0.0.50"));
     view.wanted = super::view("web", &["dhcp"]).wanted;
