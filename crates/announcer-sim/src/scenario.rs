@@ -349,8 +349,13 @@ impl Scenario {
     /// Whether a host that is no node may use an address of a Service at some time.
     pub fn has_strangers(&self) -> bool {
         self.faults.iter().any(|one| match one.kind {
-            Kind::Thief(_) | Kind::Duplicate(_) | Kind::Claims(_) | Kind::KubeVip(_) => true,
-            Kind::ProxyArp | Kind::Ipvs | Kind::Fabric => true,
+            Kind::Thief(_)
+            | Kind::Duplicate(_)
+            | Kind::Claims(_)
+            | Kind::KubeVip(_)
+            | Kind::ProxyArp
+            | Kind::Ipvs
+            | Kind::Fabric => true,
             Kind::Server(fault) => matches!(fault, ServerFault::Forgets | ServerFault::GivesAway),
             _ => false,
         })
