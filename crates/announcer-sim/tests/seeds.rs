@@ -403,18 +403,11 @@ fn no_stranger_makes_an_owner_withdraw() {
 fn a_claim_that_nobody_stands_behind_costs_a_moment() {
     for seed in 0..4 {
         for ahead in [1, 900, 1 << 40] {
-            let mut scenario = Scenario::of(seed, ElectionMode::Node);
-            (scenario.nodes, scenario.loss, scenario.refusals, scenario.fail_back) = (2, 0.0, 0.0, false);
-            scenario.services = vec![Wish { address: Address::V4, local: None }];
-            scenario.hosts.clear();
-            let fault =
-                |at, lasts, kind| Fault { at: Duration::from_secs(at), lasts: Duration::from_secs(lasts), kind };
-            let lie = |at| fault(at, 1, Kind::Lie(0, ahead));
-            let lost = |at, node| fault(at, 10, Kind::PowerLoss(node));
-            scenario.faults = vec![lie(20), lie(25), lost(40, 0), lost(70, 1)];
-            scenario.calm = Duration::from_secs(90);
-            scenario.deletion = scenario.calm + Duration::from_mins(1);
-            scenario.end = scenario.deletion + Duration::from_secs(20);
+            let lie = |at| Fault::in_seconds(at, 1, Kind::Lie(0, ahead));
+            let lost = |at, node| Fault::in_seconds(at, 10, Kind::PowerLoss(node));
+            let faults = vec![lie(20), lie(25), lost(40, 0), lost(70, 1)];
+            let mut scenario = Scenario::of_three(seed, ElectionMode::Node, &[Address::V4], faults);
+            scenario.nodes = 2;
             let moves = kept(&scenario).moves;
             assert!(moves <= 2, "seed {seed}, {ahead} ahead: {moves} moves");
         }
