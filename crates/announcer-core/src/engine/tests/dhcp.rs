@@ -184,7 +184,9 @@ fn a_lease_is_given_back_only_if_its_service_was_seen_to_go() {
         node.dhcp("web", DhcpEvent::Bound(leased));
         node.pass_ms(1000);
         node.take_log();
-        inputs.into_iter().for_each(|input| node.feed(input));
+        for input in inputs {
+            node.feed(input);
+        }
         let log = node.take_log();
         let stopped = log.iter().rfind(|line| line.starts_with("stop dhcp web00000-uid"));
         assert_eq!(stopped, Some(&format!("stop dhcp web00000-uid release {released}")), "{what}: {log:?}");
