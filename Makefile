@@ -54,7 +54,8 @@ conformance: release ## Kubernetes' own end-to-end tests about load balancers, o
 	  mkdir -p $(BUILT)/conformance && dev/machine.py origin >$(BUILT)/conformance/origin.json && \
 	  HCP_TOOLS=$$tools HCP_BINARY=$(BINARY) $(DEMO) conformance --commit "$$(dev/machine.py build)" --output $(BUILT)/conformance $(ARGS)
 	@# A run of all of them is kept as a whole, too.
-	@$(if $(ARGS),,dev/figures.py suite)
+	@$(if $(ARGS),,case $$(dev/machine.py build) in *-dirty|unknown) echo 'conformance: this run is not kept: the tree has uncommitted changes';; \
+	  *) dev/figures.py suite;; esac)
 
 demo-down: ## remove what `make demo KEEP=1` or a crashed demo left
 	@test -x $(DEMO) || $(MAKE) --no-print-directory demo-programs

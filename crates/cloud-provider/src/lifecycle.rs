@@ -184,8 +184,14 @@ impl LifecycleController {
                 Action::Keep(why) => {
                     tracing::info!(
                         node = node.name,
-                        "the Node is not Ready, and its machine is not found; the controller keeps the Node: {why}"
+                        "the Node is not Ready, and it is not known whether its machine exists; the controller keeps \
+                        the Node: {why}"
                     );
+                }
+                Action::KeepElsewhere(why) => {
+                    let text = format!("The Node is not Ready and is kept, because it may live on: {why}");
+                    tracing::warn!(node = node.name, "{text}");
+                    self.recorder.warning(&reference(&node), "NodeKept", &text);
                 }
                 Action::SetTaints(taints) => self.set_taints(&node, &taints).await,
                 Action::Confirm(expected, taints) => self.confirm(&node, &expected, &taints).await,

@@ -230,14 +230,9 @@ pub enum Existence {
     Exists,
     /// Proven absent; the text names the API and its answer.
     Gone(String),
-    /// Proven absent as with `Gone`, but the Node may live on another machine that has not told yet whose it is. The
-    /// doubt counts for a while only.
-    Doubted {
-        /// As with `Gone`.
-        evidence: String,
-        /// Names the machines.
-        doubt: String,
-    },
+    /// Not found, but another machine that runs is probably the Node's by now; the text names it and says why. Nothing
+    /// is changed, and the user is told.
+    Elsewhere(String),
     /// Not known now; changes nothing.
     Unknown(String),
 }

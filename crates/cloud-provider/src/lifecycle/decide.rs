@@ -20,11 +20,6 @@ const OURS: &str = "machine-off";
 /// Number of consecutive passes in which the machine has to be proven absent. The Go framework deletes after one.
 pub(super) const PROOFS: u32 = 2;
 
-/// For how long a machine that does not tell whose it is keeps a Node whose own machine is proven absent. A machine
-/// that was restored from a backup boots and tells its name within minutes. One without a guest agent never does, and
-/// must not keep every Node for ever.
-pub(super) const DOUBT_LASTS: Duration = Duration::from_mins(10);
-
 /// A question for the cloud.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Question {
@@ -47,15 +42,22 @@ pub(super) struct MachineHistory {
     /// Time of the first of these proofs.
     gone: Option<Instant>,
     uid: Option<Uid>,
-    /// Since when the machine was proven absent in every pass and another one may be it.
-    doubted: Option<Instant>,
-    /// Why the Node is kept, as told last.
-    kept: Option<String>,
+    /// Why the Node was kept in the last pass.
+    kept: Option<Kept>,
     /// Since when the machine has been off, in every pass.
     off: Option<Instant>,
     /// The refused deletion of this Node. It is stored per Node, because a webhook may refuse one deletion and allow
     /// others.
     refused: Option<Refused>,
+}
+
+/// Why a Node whose machine was not found is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kept {
+    /// The cloud cannot tell. Its text may differ from pass to pass.
+    NotKnown,
+    /// Another machine is probably the Node's, as the text says.
+    Elsewhere(String),
 }
 
 /// A deletion that was refused.
@@ -116,8 +118,10 @@ pub(super) enum Action {
     Nothing,
     /// The machine seems to be gone: the next check decides.
     Watch(String),
-    /// The machine is not found, and yet the Node is kept, for this reason, which was not told yet.
+    /// It is not known whether the machine exists, for this reason, so the Node is kept. It was known before.
     Keep(String),
+    /// The Node is kept because another machine is probably its machine, which was not told yet.
+    KeepElsewhere(String),
     SetTaints(Vec<Taint>),
     /// As `SetTaints`, if the cloud, asked directly, confirms this power state: pods on the machine are given up, or
     /// taken back.
@@ -179,13 +183,17 @@ pub(super) fn decide(
     if node.ready == Some(Ready::True) {
         return LifecycleDecision { action: lift_taints(node), history: unproven };
     }
-    let (existence, unproven) = doubtful(answers.existence, before, unproven, now);
-    match (existence, answers.power, steady_since) {
-        (Some(Existence::Unknown(why) | Existence::Doubted { doubt: why, .. }), ..) => {
+    match (answers.existence, answers.power, steady_since) {
+        (Some(Existence::Unknown(why)), ..) => {
             // Without a provider ID the controller of new Nodes tells what is missing.
-            let is_news = node.provider_id.is_some() && before.kept.as_ref() != Some(&why);
-            let action = if is_news { Action::Keep(why.clone()) } else { Action::Nothing };
-            LifecycleDecision { action, history: MachineHistory { kept: Some(why), ..unproven } }
+            let is_news = node.provider_id.is_some() && before.kept != Some(Kept::NotKnown);
+            let action = if is_news { Action::Keep(why) } else { Action::Nothing };
+            LifecycleDecision { action, history: MachineHistory { kept: Some(Kept::NotKnown), ..unproven } }
+        }
+        (Some(Existence::Elsewhere(why)), ..) => {
+            let kept = Some(Kept::Elsewhere(why.clone()));
+            let action = if before.kept == kept { Action::Nothing } else { Action::KeepElsewhere(why) };
+            LifecycleDecision { action, history: MachineHistory { kept, ..unproven } }
         }
         // A proof from before the last failure of the watches does not count.
         (Some(Existence::Gone(evidence)), _, Some(steady)) => {
@@ -219,27 +227,6 @@ pub(super) fn decide(
         }
         _ => LifecycleDecision { action: Action::Nothing, history: unproven },
     }
-}
-
-/// A doubt that has lasted counts no more: the machine is gone then. Returns the answer, and what is remembered with
-/// it.
-fn doubtful(
-    existence: Option<Existence>,
-    before: &MachineHistory,
-    unproven: MachineHistory,
-    now: Instant,
-) -> (Option<Existence>, MachineHistory) {
-    let Some(Existence::Doubted { evidence, doubt }) = existence else { return (existence, unproven) };
-    let since = before.doubted.unwrap_or(now);
-    let history = MachineHistory { doubted: Some(since), ..unproven };
-    let over = now.duration_since(since) >= DOUBT_LASTS;
-    let answer = if over {
-        let minutes = DOUBT_LASTS.as_secs() / 60;
-        Existence::Gone(format!("{evidence}; for {minutes} minutes nothing else was found, although {doubt}"))
-    } else {
-        Existence::Doubted { evidence, doubt }
-    };
-    (Some(answer), history)
 }
 
 /// The Node is Ready. The kubelet runs, so an answer that its machine is off would be wrong.

@@ -26,8 +26,11 @@ pub(crate) async fn preview(provider: &dyn Instances, nodes: &[Arc<NodeView>]) -
         let circumstances = Circumstances { out_of_service_after: None, steady_since: Some(now), now };
         let look = |before: &MachineHistory| decide::decide(node, answers.clone(), before, circumstances);
         let first = look(&MachineHistory::default());
-        match look(&first.history).action {
-            Action::Nothing | Action::Watch(_) | Action::Keep(_) => {}
+        // What keeps the Node is told once, by the first look.
+        let second = look(&first.history).action;
+        match if second == Action::Nothing { first.action } else { second } {
+            Action::Nothing | Action::Watch(_) => {}
+            Action::Keep(why) | Action::KeepElsewhere(why) => outlook.note(Target::node(node), "NodeKept", why, false),
             Action::SetTaints(taints) | Action::Confirm(_, taints) => {
                 let body = json!({"spec": {"taints": taints_value(&taints)}});
                 outlook.writes.push(Write::patch(Target::node(node), body));

@@ -142,7 +142,10 @@ pub(super) fn is_failure(answer: EnsureResult<'_>) -> bool {
 
 /// The conditions to write now, after an answer that quotes a failed request. A message that has other words under the
 /// same reason was told already; `since`: when this process wrote such a message last.
-pub(super) fn reworded(current: &Conditions, wanted: Conditions, since: Option<Instant>, now: Instant) -> Conditions {
+///
+/// The condition of a Service that is served quotes no failure: it names the node that serves it.
+pub(super) fn reworded(service: &ServiceView, wanted: Conditions, since: Option<Instant>, now: Instant) -> Conditions {
+    let current = &service.conditions;
     if since.is_none_or(|since| now.saturating_duration_since(since) >= REWORD) {
         return wanted;
     }
@@ -152,7 +155,8 @@ pub(super) fn reworded(current: &Conditions, wanted: Conditions, since: Option<I
         };
         current.as_ref().filter(same).cloned().or(wanted)
     };
-    Conditions { ready: choose(&current.ready, wanted.ready), warning: choose(&current.warning, wanted.warning) }
+    let ready = if service.ingress.is_empty() { choose(&current.ready, wanted.ready) } else { wanted.ready };
+    Conditions { ready, warning: choose(&current.warning, wanted.warning) }
 }
 
 enum Warning<'a> {

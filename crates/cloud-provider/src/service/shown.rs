@@ -29,11 +29,8 @@ impl ServiceController {
         let wanted = condition::after(&seen, answer, &text, self.provider.announced(), &timestamp());
         let (wanted, later) = condition::settled(&seen.conditions, wanted, &mut memory.moved, Instant::now());
         let is_failure = condition::is_failure(answer);
-        let wanted = if is_failure {
-            condition::reworded(&seen.conditions, wanted, memory.failure_shown, Instant::now())
-        } else {
-            wanted
-        };
+        let wanted =
+            if is_failure { condition::reworded(&seen, wanted, memory.failure_shown, Instant::now()) } else { wanted };
         let Some(patch) = condition::patch(&seen, &wanted) else { return later };
         let within = |rest: Duration| Some(later.map_or(rest, |later| later.min(rest)));
         if let Some(left) = memory.refused_conditions.and_then(|rest| rest.left(Instant::now())) {

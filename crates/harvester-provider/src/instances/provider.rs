@@ -24,7 +24,7 @@ use harvester_api::keys;
 use harvester_api::virtual_machine::PrintableStatus;
 use harvester_api::virtual_machine_instance::Phase;
 use runtime::reflect::Status;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use finding::nodes_of;
 use vips::ServiceVips;
@@ -34,6 +34,7 @@ use super::hostnames::{AgentRequest, Hostnames};
 use super::lookup::{judge, vm_uid};
 use super::power::{machine_state, power};
 use super::requests::Requests;
+use super::survivor::Doubt;
 use super::view::{VmCache, VmView, VmiCache, VmiView};
 use crate::config::ProviderConfig;
 use crate::host_upgrade::suspensions::{Suspensions, each};
@@ -63,6 +64,8 @@ pub struct HarvesterInstances {
     requests: Requests,
     memory: Arc<Mutex<InstanceState>>,
     asks: mpsc::UnboundedSender<AgentRequest>,
+    /// An agent has answered.
+    answered: Notify,
     metrics: Arc<Metrics>,
     suspensions: Suspensions,
 }
@@ -81,6 +84,8 @@ struct InstanceState {
     nic_waits: BTreeMap<String, Instant>,
     /// Values of annotations that are no label values, as told in the log.
     no_labels: BTreeSet<String>,
+    /// Nodes without a machine that are kept because another machine may be theirs, by their UIDs.
+    doubts: BTreeMap<String, Doubt>,
     /// When the entries of vanished machines and Nodes were last removed.
     swept: Option<Instant>,
     /// The number of failures of the watches, and since when it has not changed.
@@ -132,6 +137,7 @@ impl HarvesterInstances {
             requests,
             memory: Arc::default(),
             asks,
+            answered: Notify::new(),
             metrics,
             suspensions: Suspensions::default(),
         };
@@ -297,10 +303,15 @@ impl Instances for HarvesterInstances {
         if let Err(why) = self.suspensions.may_delete_nodes() {
             return suspended(why);
         }
+        // So it is while another machine may be the Node's.
+        let doubt = match self.nowhere_else(node) {
+            Ok(doubt) => doubt,
+            Err(kept) => return kept,
+        };
         let live = &self.requests.prove(&name, uid, &self.machines_of_others(uid)).await;
         match (judge(&self.namespace, &name, uid, live), self.suspensions.may_delete_nodes()) {
             (Existence::Gone(_), Err(why)) => suspended(why),
-            (Existence::Gone(evidence), Ok(())) => self.survivor(node).existence(evidence),
+            (Existence::Gone(evidence), Ok(())) => Existence::Gone(evidence + &doubt),
             (judged, _) => judged,
         }
     }

@@ -125,7 +125,7 @@ impl Lab {
             tokio::task::yield_now().await;
         }
         asking.abort();
-        if matches!(first, Existence::Doubted { .. }) { self.instances.existence(node).await } else { first }
+        if matches!(first, Existence::Unknown(_)) { self.instances.existence(node).await } else { first }
     }
 }
 
@@ -232,7 +232,7 @@ async fn a_provider_id_that_a_machine_has_needs_no_full_search() {
 /// A host that is being upgraded has other things to do than to list its machines for what cannot come of it.
 #[tokio::test]
 async fn while_deletions_are_suspended_nobody_asks_whether_a_machine_is_gone() {
-    let lab = lab(&[running("vm-1", None)], "x");
+    let mut lab = lab(&[running("vm-1", None)], "x");
     let gone = node("gone", Some("harvester://uid-gone"), false);
     let window =
         crate::host_upgrade::suspensions::SuspensionWindow { why: "hosts are being upgraded".into(), upgrade: true };
@@ -243,7 +243,7 @@ async fn while_deletions_are_suspended_nobody_asks_whether_a_machine_is_gone() {
     }
     assert_eq!(lab.server.requests(), []);
     lab.instances.suspensions.set(None);
-    assert!(matches!(lab.instances.existence(&gone).await, Existence::Gone(_) | Existence::Doubted { .. }));
+    assert!(matches!(lab.existence_when_agents_have_answered(&gone).await, Existence::Gone(_)));
 }
 
 /// W-05, W-28.
@@ -423,14 +423,16 @@ async fn a_node_lives_on_whose_vm_was_restored_under_a_name_that_is_not_the_node
     ] {
         let mut lab = lab(&[vmi], says);
         let existence = lab.existence_when_agents_have_answered(node).await;
-        let Existence::Unknown(why) = existence else { panic!("{what}: {existence:?}") };
+        let Existence::Elsewhere(why) = existence else { panic!("{what}: {existence:?}") };
         for part in ["node node-1", "uid-before-the-restore", "guests/pool-x1", "uid-pool-x1"] {
             assert!(why.contains(part), "{what}, {part}: {why}");
         }
     }
     let offline = VmiView { agent_connected: false, ..running("pool-x1", None) };
-    let existence = lab(&[offline], "").instances.existence(&silent).await;
-    assert!(matches!(existence, Existence::Doubted { .. }), "it has not told whose it is: {existence:?}");
+    let lab = lab(&[offline], "");
+    let existence = lab.instances.existence(&silent).await;
+    let Existence::Unknown(why) = existence else { panic!("it has not told whose it is: {existence:?}") };
+    assert!(why.contains("pool-x1") && lab.server.requests().is_empty(), "no proof is asked for meanwhile: {why}");
 }
 
 /// A machine whose host name had been changed was no Node's for half an hour after its former Node was deleted.

@@ -2,16 +2,18 @@
 //! backup has another UID, and its name need not be that of its Node. Pure.
 //!
 //! Kubernetes lets nobody change a provider ID, so such a Node keeps the old one for as long as it lives. In RKE2 and
-//! K3s a deleted Node takes its member of etcd with it.
+//! K3s a deleted Node takes its member of etcd with it. But a Node that is never deleted keeps a new machine with the
+//! same host name from joining, so a doubt ends.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use cloud_provider::provider::Existence;
 use cloud_provider::view::NodeView;
 use harvester_api::names::ClusterName;
+use harvester_api::quorum;
 use harvester_api::virtual_machine_instance::Phase;
+use k8s_openapi::jiff::Timestamp;
 
 use super::hostnames::{AgentRequest, Hostnames};
 use super::lookup::vm_uid;
@@ -43,18 +45,41 @@ pub enum Survivor {
     Nobody,
     /// A machine that runs is probably its machine; the text says which one, and why.
     Runs(String),
-    /// Machines that run or start have not said yet which Node they are; the text names them.
-    Silent(String),
+    /// A machine that runs or starts may be its machine, and will show that within [`Doubt::LASTS`]; the text names it.
+    Doubted(String),
 }
 
-impl Survivor {
-    /// What follows for a Node whose own VM is gone, by this evidence.
-    pub fn existence(self, evidence: String) -> Existence {
-        match self {
-            Self::Nobody => Existence::Gone(evidence),
-            Self::Runs(why) => Existence::Unknown(why),
-            Self::Silent(doubt) => Existence::Doubted { evidence, doubt },
+/// For how long a Node has been kept without a break because of [`Survivor::Doubted`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Doubt {
+    last: Instant,
+    lasted: Duration,
+}
+
+impl Doubt {
+    /// A machine that was restored from a backup boots, tells its name and starts its kubelet within this time.
+    pub const LASTS: Duration = Duration::from_mins(10);
+    /// The controller looks every few seconds, unless the Node is Ready or Harvester cannot be asked. A longer break
+    /// begins the time anew.
+    const BREAK: Duration = Duration::from_mins(2);
+
+    /// After a further look that found [`Survivor::Doubted`].
+    pub fn after(before: Option<Self>, now: Instant) -> Self {
+        let passed = before.map(|before| (before, now.saturating_duration_since(before.last)));
+        match passed {
+            Some((before, passed)) if passed <= Self::BREAK => Self { last: now, lasted: before.lasted + passed },
+            _ => Self { last: now, lasted: Duration::ZERO },
         }
+    }
+
+    /// Whether it keeps the Node no longer.
+    pub fn is_over(self) -> bool {
+        self.lasted >= Self::LASTS
+    }
+
+    /// Whether it was looked at so long ago that it counts no more.
+    pub fn is_forgotten(self, now: Instant) -> bool {
+        now.saturating_duration_since(self.last) > Self::BREAK
     }
 }
 
@@ -62,13 +87,18 @@ impl Survivor {
 /// names is not asked about. Without `hostnames` no guest agent may be asked, and only the UUID of the firmware counts.
 /// Returns also which agents to ask.
 ///
+/// A machine whose firmware has another UUID than the kubelet of the Node reports is not the one on which that kubelet
+/// started last. It may be restored and about to start it: that takes a while at most, counted from the start of the
+/// machine if it does not tell its name. Only a Node that may be a member of etcd is kept for as long as it claims the
+/// name: a member that is removed does not come back by itself.
+///
 /// A machine that is labelled with another cluster may report any host name. The UUID of its firmware is its own, and a
 /// cluster that was renamed has the old name on its machines for a while: so the UUID counts whatever the label says.
 pub fn survivor(
     node: &NodeView,
     field: Field<'_>,
     hostnames: Option<&mut Hostnames>,
-    now: Instant,
+    (now, clock): (Instant, Timestamp),
 ) -> (Survivor, Vec<AgentRequest>) {
     let others = || field.nodes.iter().map(Arc::as_ref).filter(|other| other.name != node.name);
     let taken: HashSet<&str> = others().filter_map(vm_uid).collect();
@@ -82,8 +112,9 @@ pub fn survivor(
         .filter_map(|vmi| Some((*vms.get(vmi.name.as_str())?, vmi)))
         .filter(|(vm, _)| !taken.contains(vm.uid.as_str()))
         .collect();
-    if let Some(uuid) = system_uuids(others().chain([node])).get(node.name.as_str())
-        && let Some((vm, _)) = free.iter().find(|(_, vmi)| vmi.firmware.as_ref() == Some(uuid))
+    let uuid = system_uuids(others().chain([node])).get(node.name.as_str()).copied();
+    if let Some(uuid) = uuid
+        && let Some((vm, _)) = free.iter().find(|(_, vmi)| vmi.firmware == Some(uuid))
     {
         let why = format!("has firmware UUID {uuid}, which the kubelet of the Node reports as its system UUID");
         return (Survivor::Runs(lives_on(node, field.namespace, vm, &why)), Vec::new());
@@ -94,15 +125,27 @@ pub fn survivor(
     };
     let candidates: Vec<&VmiView> = free.iter().map(|(_, vmi)| *vmi).filter(|vmi| ours(vmi)).collect();
     let mut census = hostnames.census(&node.name, &candidates, now);
-    let found = if let Some(vm) = census.claimants.first().and_then(|name| vms.get(name.as_str())) {
-        let why = "reports the host name of the Node through its guest agent";
-        Survivor::Runs(lives_on(node, field.namespace, vm, why))
-    } else if census.silent.is_empty() {
-        Survivor::Nobody
-    } else {
-        census.silent.sort_unstable();
-        Survivor::Silent(silent(node, field.namespace, &census.silent))
+    let differs = |name: &String| {
+        let vmi = candidates.iter().find(|vmi| vmi.name == *name);
+        vmi.and_then(|vmi| vmi.firmware).zip(uuid).is_some_and(|(theirs, ours)| theirs != ours)
     };
+    let is_old = |name: &String| {
+        let started = candidates.iter().find(|vmi| vmi.name == *name).and_then(|vmi| vmi.started);
+        started.is_some_and(|started| clock.duration_since(started).unsigned_abs() >= Doubt::LASTS && started < clock)
+    };
+    census.silent.retain(|name| !(differs(name) && is_old(name)));
+    let found =
+        if let Some((vm, name)) = census.claimants.first().and_then(|name| Some((vms.get(name.as_str())?, name))) {
+            let why = "reports the host name of the Node through its guest agent";
+            let text = lives_on(node, field.namespace, vm, why);
+            let may_be_member = quorum::may_be_member(|label| node.labels.contains_key(label));
+            if differs(name) && !may_be_member { Survivor::Doubted(text) } else { Survivor::Runs(text) }
+        } else if census.silent.is_empty() {
+            Survivor::Nobody
+        } else {
+            census.silent.sort_unstable();
+            Survivor::Doubted(silent(node, field.namespace, &census.silent))
+        };
     (found, census.asks)
 }
 
@@ -139,6 +182,7 @@ mod tests {
     use super::*;
     use crate::load_balancers::build;
 
+    const CLOCK: Timestamp = Timestamp::constant(1_800_000_000, 0);
     const UUID: &str = "00112233-4455-6677-8899-aabbccddeeff";
 
     fn node(name: &str, uid: &str, uuid: &str) -> Arc<NodeView> {
@@ -168,6 +212,19 @@ mod tests {
             Self { nodes, ..self }.vmi(|vmi| VmiView { firmware: MachineUuid::parse(UUID), ..vmi })
         }
 
+        /// So many seconds ago.
+        fn started(self, seconds: i64) -> Self {
+            let started = Timestamp::from_second(CLOCK.as_second() - seconds).ok();
+            self.vmi(|vmi| VmiView { started, ..vmi })
+        }
+
+        fn server(mut self) -> Self {
+            let mut node = NodeView::clone(&self.nodes[0]);
+            node.labels.insert("node-role.kubernetes.io/etcd", "true");
+            self.nodes[0] = Arc::new(node);
+            self
+        }
+
         fn with(mut self, other: Arc<NodeView>) -> Self {
             self.nodes.push(other);
             self
@@ -180,23 +237,23 @@ mod tests {
             let nodes = &self.nodes;
             let field = Field { cluster: &cluster, namespace: "guests", vms: &vms, vmis: &vmis, nodes };
             let mut book = Hostnames::default();
-            let mut look = || survivor(&nodes[0], field, self.asks_agents.then_some(&mut book), now);
+            let times = (now, CLOCK);
+            let mut look = || survivor(&nodes[0], field, self.asks_agents.then_some(&mut book), times);
             let (first, asks) = look();
             if asks.is_empty() {
                 return first;
             }
-            assert!(matches!(first, Survivor::Silent(_)), "{first:?}");
             for ask in asks {
                 book.answered(&ask, self.says, now);
             }
-            survivor(&nodes[0], field, Some(&mut book), now).0
+            survivor(&nodes[0], field, Some(&mut book), times).0
         }
 
         fn word(&self) -> &'static str {
             match self.found() {
                 Survivor::Nobody => "nobody",
                 Survivor::Runs(_) => "runs",
-                Survivor::Silent(_) => "silent",
+                Survivor::Doubted(_) => "doubted",
             }
         }
     }
@@ -210,13 +267,14 @@ mod tests {
         };
         let gone = |vmi: VmiView| VmiView { deleting: true, ..vmi };
         let offline = |vmi: VmiView| VmiView { agent_connected: false, ..vmi };
+        let other = UUID.replace('0', "1");
         for (what, case, expected) in [
             ("its agent reports the name", case(Some("node-1")), "runs"),
             ("with a domain, in upper case", case(Some("NODE-1.example.org")), "runs"),
             ("its agent reports another name", case(Some("node-2")), "nobody"),
-            ("its agent does not answer", case(None), "silent"),
-            ("its agent is not connected", case(Some("node-1")).vmi(offline), "silent"),
-            ("it starts", case(None).vmi(|vmi| VmiView { phase: Phase::Starting, ..offline(vmi) }), "silent"),
+            ("its agent does not answer", case(None), "doubted"),
+            ("its agent is not connected", case(Some("node-1")).vmi(offline), "doubted"),
+            ("it starts", case(None).vmi(|vmi| VmiView { phase: Phase::Starting, ..offline(vmi) }), "doubted"),
             ("it has ended", case(Some("node-1")).vmi(|vmi| VmiView { phase: Phase::Ended, ..vmi }), "nobody"),
             ("it is being deleted", case(Some("node-1")).vmi(gone), "nobody"),
             ("it is another Node's", case(Some("node-1")).with(node("node-2", "new", "")), "nobody"),
@@ -235,10 +293,47 @@ mod tests {
                 "nobody",
             ),
             ("several Nodes report it", case(Some("x")).firmware(UUID).with(node("b", "b", UUID)), "nobody"),
-            ("the UUID is another", case(Some("x")).firmware(&UUID.replace('0', "1")), "nobody"),
+            ("the UUID is another", case(Some("x")).firmware(&other), "nobody"),
+            ("it is another, and its agent reports the name", case(Some("node-1")).firmware(&other), "doubted"),
+            ("so it is, and the Node may be a member of etcd", case(Some("node-1")).firmware(&other).server(), "runs"),
+            (
+                "it is another, and a silent machine has just started",
+                case(None).firmware(&other).started(599),
+                "doubted",
+            ),
+            (
+                "it is another, and a silent machine started long ago",
+                case(None).firmware(&other).started(600),
+                "nobody",
+            ),
+            ("our clock is behind its start", case(None).firmware(&other).started(-700), "doubted"),
+            ("it cannot be compared, and a silent machine is old", case(None).started(600), "doubted"),
             ("no UUID is set", case(Some("x")).firmware(""), "nobody"),
         ] {
             assert_eq!(case.word(), expected, "{what}");
+        }
+    }
+
+    /// One failed request among a hundred, or an outage of a minute, must not begin it anew.
+    #[test]
+    fn a_doubt_ends_after_ten_minutes_and_begins_anew_only_after_a_long_break() {
+        let start = Instant::now();
+        let after = |seconds: &[u64]| {
+            let looks = seconds.iter().map(|at| start + Duration::from_secs(*at));
+            looks.fold(None, |doubt, now| Some(Doubt::after(doubt, now))).expect("a look")
+        };
+        let looks = |break_at: u64, lasts: u64| -> Vec<u64> {
+            let times = (0..=120).map(|pass| 5 * pass);
+            times.map(|at| if at > break_at { at + lasts } else { at }).collect()
+        };
+        for (what, looks, expected) in [
+            ("the first look", vec![0], false),
+            ("a moment before", (0..120).map(|pass| 5 * pass).collect(), false),
+            ("ten minutes", looks(600, 0), true),
+            ("with a break", looks(300, 60), true),
+            ("with a long break", looks(300, 121), false),
+        ] {
+            assert_eq!(after(&looks).is_over(), expected, "{what}");
         }
     }
 
@@ -250,7 +345,7 @@ mod tests {
                 assert!(text.contains(part), "{part}: {text}");
             }
         }
-        let Survivor::Silent(text) = case(None).found() else { panic!() };
+        let Survivor::Doubted(text) = case(None).found() else { panic!() };
         assert!(text.contains("pool-x1") && text.contains("node node-1"), "{text}");
     }
 
@@ -261,11 +356,11 @@ mod tests {
         let nodes = [node("node-1", "old", "")];
         let field = Field { cluster: &cluster, namespace: "guests", vms: &vms, vmis: &vmis, nodes: &nodes };
         let mut book = Hostnames::default();
-        let mut asked = |at| survivor(&nodes[0], field, Some(&mut book), at).1;
+        let mut asked = |at| survivor(&nodes[0], field, Some(&mut book), (at, CLOCK)).1;
         let asks = asked(now);
         assert_eq!((asks.len(), asked(now).len()), (1, 0), "the request is under way");
         book.answered(&asks[0], None, now);
-        let mut asked = |at| survivor(&nodes[0], field, Some(&mut book), at).1.len();
+        let mut asked = |at| survivor(&nodes[0], field, Some(&mut book), (at, CLOCK)).1.len();
         assert_eq!((asked(now), asked(now + ASK_AGAIN)), (0, 1));
     }
 }

@@ -4,6 +4,7 @@ use cloud_provider::view::Tags;
 use harvester_api::keys;
 use harvester_api::virtual_machine::{PrintableStatus, VirtualMachine};
 use harvester_api::virtual_machine_instance::{Phase, VirtualMachineInstance};
+use k8s_openapi::jiff::Timestamp;
 use runtime::cache::Cache;
 
 use super::machine_uuid::MachineUuid;
@@ -55,6 +56,8 @@ pub struct VmiView {
     pub name: String,
     /// `metadata.uid`: changes with each restart.
     pub uid: String,
+    /// `metadata.creationTimestamp`: when the machine was started.
+    pub started: Option<Timestamp>,
     /// `metadata.deletionTimestamp` is set.
     pub deleting: bool,
     /// The labels that tell which cluster the machine belongs to; other labels are not kept.
@@ -113,6 +116,7 @@ impl From<&VirtualMachineInstance> for VmiView {
             namespace: vmi.metadata.namespace.clone().unwrap_or_default(),
             name: vmi.metadata.name.clone().unwrap_or_default(),
             uid: vmi.metadata.uid.clone().unwrap_or_default(),
+            started: vmi.metadata.creation_timestamp.as_ref().map(|time| time.0),
             deleting: vmi.metadata.deletion_timestamp.is_some(),
             labels: labels.iter().filter_map(|key| Some((key, vmi.label(key)?))).collect(),
             zone: annotation(keys::kubernetes::TOPOLOGY_ZONE),
@@ -199,6 +203,7 @@ pub(crate) mod build {
             namespace: "guests".into(),
             name: name.into(),
             uid: format!("vmi-{name}"),
+            started: None,
             deleting: false,
             labels: Tags::default(),
             zone: String::new(),

@@ -19,6 +19,7 @@ use crate::config::remedy;
 use crate::identity::decide::Source;
 use crate::identity::identity_card::IdentityCard;
 use crate::identity::record::{self, RecordNote};
+use crate::instances::provider::HarvesterInstances;
 
 /// How long both APIs may take for their first lists.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -105,7 +106,7 @@ async fn listed(what: &'static str, status: &mut watch::Receiver<Status>) -> Res
 async fn settled(
     caches: &Caches,
     load_balancers: &dyn LoadBalancers,
-    instances: &dyn Instances,
+    instances: &HarvesterInstances,
     settings: &Settings,
 ) -> Outlook {
     let deadline = tokio::time::Instant::now() + AGENTS;
@@ -113,11 +114,11 @@ async fn settled(
     while wakes.next().now_or_never().flatten().is_some() {}
     loop {
         let found = outlook(caches, load_balancers, instances, settings).await;
-        // Continue only for a new Node whose machine is not known.
-        if !found.notes.iter().any(|note| note.target.kind == "Node" && note.needs_user) {
-            return found;
-        }
-        if tokio::time::timeout_at(deadline, wakes.next()).await.is_err() {
+        // A new Node whose machine is not known waits for that machine; a Node without a machine for agents that are
+        // being asked whether one of theirs is it.
+        let waits = found.notes.iter().any(|note| note.target.kind == "Node" && note.needs_user);
+        let goes_on = async { if waits { wakes.next().await.is_some() } else { instances.next_answer().await } };
+        if !tokio::time::timeout_at(deadline, goes_on).await.unwrap_or_default() {
             return found;
         }
     }

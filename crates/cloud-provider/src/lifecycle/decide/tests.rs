@@ -53,7 +53,8 @@ fn a_node_is_deleted_only_if_not_ready_and_its_machine_is_proven_absent_twice_in
         assert_eq!(run(&with(ready), [gone(), unknown(), gone()]), Action::Watch(evidence()));
         assert_eq!(run(&with(ready), [gone(), exists(Power::On), gone()]), Action::Watch(evidence()));
         assert_eq!(run(&with(ready), [unknown()]), Action::Keep("no answer".into()));
-        assert_eq!(run(&with(ready), [unknown(), unknown()]), Action::Nothing, "it is told once");
+        let other = || CloudAnswers { existence: Some(Existence::Unknown("a time-out".into())), power: None };
+        assert_eq!(run(&with(ready), [unknown(), other()]), Action::Nothing, "it is told once, in whatever words");
         assert_eq!(run(&with(ready), [unknown(), exists(Power::On), unknown()]), Action::Keep("no answer".into()));
         assert_eq!(run(&with(ready), [exists(Power::On), exists(Power::On)]), Action::Nothing);
     }
@@ -62,36 +63,15 @@ fn a_node_is_deleted_only_if_not_ready_and_its_machine_is_proven_absent_twice_in
 
 /// A machine that was restored from a backup has another UID, and may have another name than its Node.
 #[test]
-fn a_node_is_kept_while_a_machine_does_not_tell_whose_it_is_and_no_longer_than_ten_minutes() {
-    let doubted = || {
-        let (evidence, doubt) = ("404 for guests/n".into(), "pool-x1 is silent".into());
-        CloudAnswers { existence: Some(Existence::Doubted { evidence, doubt }), power: None }
-    };
-    let (lost, start) = (with(Some(Ready::Unknown)), Instant::now());
-    let end = start + DOUBT_LASTS;
-    let mut history = MachineHistory::default();
-    let mut look = |answers, now| pass(&lost, answers, &mut history, at(now, None));
-    assert_eq!(look(doubted(), start), Action::Keep("pool-x1 is silent".into()));
-    assert_eq!(look(doubted(), start + Duration::from_secs(5)), Action::Nothing, "it is told once");
-    assert_eq!(look(doubted(), end.checked_sub(Duration::from_secs(1)).unwrap()), Action::Nothing);
-    let Action::Watch(evidence) = look(doubted(), end) else { panic!("the doubt is over, and has to be seen twice") };
-    assert!(evidence.starts_with("404 for guests/n; for 10 minutes") && evidence.contains("pool-x1"), "{evidence}");
-    assert!(matches!(look(doubted(), end + Duration::from_secs(5)), Action::Delete(_)));
-
-    let ready = with(Some(Ready::True));
-    for (what, between, node) in [
-        ("the Node was Ready", CloudAnswers::default(), &ready),
-        ("a machine has said that it is the Node's", unknown(), &lost),
-        ("its machine was there", exists(Power::On), &lost),
-        ("no machine was silent", gone(), &lost),
-    ] {
-        let mut history = MachineHistory::default();
-        pass(&lost, doubted(), &mut history, at(start, None));
-        pass(node, between, &mut history, at(end, None));
-        let action = pass(&lost, doubted(), &mut history, at(end, None));
-        assert_eq!(action, Action::Keep("pool-x1 is silent".into()), "{what}: ten minutes from then on");
-    }
-    assert_eq!(run(&lost, [doubted(), gone(), gone()]), Action::Delete("404 for guests/n".into()), "all have told");
+fn a_node_whose_machine_is_probably_another_one_is_kept_for_as_long_as_that_is_so() {
+    let elsewhere =
+        |vm: &str| CloudAnswers { existence: Some(Existence::Elsewhere(format!("{vm} runs"))), power: None };
+    let lost = with(Some(Ready::Unknown));
+    let told = |vm: &str| Action::KeepElsewhere(format!("{vm} runs"));
+    assert_eq!(run(&lost, [elsewhere("a")]), told("a"));
+    assert_eq!(run(&lost, [elsewhere("a"), elsewhere("a")]), Action::Nothing, "it is told once");
+    assert_eq!(run(&lost, [elsewhere("a"), elsewhere("b")]), told("b"), "another one is news");
+    assert_eq!(run(&lost, [gone(), elsewhere("a"), gone()]), Action::Watch("404 for guests/n".into()));
 }
 
 #[test]

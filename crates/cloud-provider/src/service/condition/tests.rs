@@ -196,9 +196,14 @@ fn a_failure_whose_text_differs_from_attempt_to_attempt_is_written_anew_now_and_
             ("nothing was shown", &Conditions::default(), &two, Some(REWORD), &two),
         ] {
             let since = since.map(|since| start + since);
-            assert_eq!(reworded(current, wanted.clone(), since, start + REWORD), *expected, "{what}");
+            let seen = ServiceView { conditions: current.clone(), ..view.clone() };
+            assert_eq!(reworded(&seen, wanted.clone(), since, start + REWORD), *expected, "{what}");
         }
     }
+    let (before, after) = (shown(&served_by("node-1"), &[Ok(&first)]), shown(&served_by("node-2"), &[Ok(&next)]));
+    let seen = ServiceView { conditions: before.clone(), ..served_by("node-2") };
+    let written = reworded(&seen, after.clone(), Some(start), start);
+    assert_eq!((written.ready, written.warning), (after.ready, before.warning), "its node is told, whatever fails");
 }
 
 #[test]

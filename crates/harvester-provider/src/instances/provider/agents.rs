@@ -24,6 +24,15 @@ impl HarvesterInstances {
         std::future::pending().await
     }
 
+    /// Waits until an agent has answered since this was called last. `false`: none is being asked.
+    pub async fn next_answer(&self) -> bool {
+        let is_asking = self.memory().hostnames.is_asking();
+        if is_asking {
+            self.answered.notified().await;
+        }
+        is_asking
+    }
+
     async fn ask(&self, ask: AgentRequest) {
         let answer = tokio::time::timeout(AGENT_PATIENCE, self.requests.hostname(&ask.vm)).await;
         let hostname = match answer {
@@ -50,6 +59,7 @@ impl HarvesterInstances {
         }
         let mut memory = self.memory();
         memory.hostnames.answered(&ask, hostname.as_deref(), Instant::now());
+        self.answered.notify_one();
         #[expect(clippy::cast_precision_loss, reason = "a gauge of a few thousand at most")]
         self.metrics.known_hostnames.set(memory.hostnames.known() as f64);
         // All other waiting Nodes are woken only after the last answer, because a thousand Nodes may join at once.

@@ -6,14 +6,15 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use cloud_provider::provider::{NodeWake, ProviderError};
+use cloud_provider::provider::{Existence, NodeWake, ProviderError};
 use cloud_provider::view::NodeView;
 use harvester_api::names::ClusterName;
 use harvester_api::virtual_machine_instance::Phase;
+use k8s_openapi::jiff::Timestamp;
 
 use super::super::hostnames::{ASK_AGAIN, AgentRequest, Resolution};
 use super::super::lookup::{MachineMatch, Machines, find, vm_uid};
-use super::super::survivor::{Field, Survivor, survivor};
+use super::super::survivor::{Doubt, Field, Survivor, survivor};
 use super::super::view::{VmView, VmiCache};
 use super::{Binding, HarvesterInstances, InstanceState, NODE_LASTS, SWEEP_EVERY};
 
@@ -153,17 +154,39 @@ impl HarvesterInstances {
         }
     }
 
-    /// What a Node may run on whose own VM is proven to be gone.
-    pub(super) fn survivor(&self, node: &NodeView) -> Survivor {
+    /// What a Node whose own VM is not found is kept for, because it may run on another one. `Ok`: for nothing, or no
+    /// longer, and then the doubt that is over.
+    pub(super) fn nowhere_else(&self, node: &NodeView) -> Result<String, Existence> {
+        match self.survivor(node) {
+            Survivor::Runs(why) => Err(Existence::Elsewhere(why)),
+            Survivor::Doubted(why) if !self.doubt(node).is_over() => Err(Existence::Unknown(why)),
+            Survivor::Doubted(why) => {
+                Ok(format!("; for {} minutes nothing else was found, although {why}", Doubt::LASTS.as_secs() / 60))
+            }
+            Survivor::Nobody => Ok(String::new()),
+        }
+    }
+
+    fn survivor(&self, node: &NodeView) -> Survivor {
         let (cluster, nodes) = (self.cluster.name_or_flag(), self.nodes.all());
         let (vms, vmis) = (self.vms.all(), self.vmis.all());
         let field = Field { cluster: &cluster, namespace: &self.namespace, vms: &vms, vmis: &vmis, nodes: &nodes };
         let mut memory = self.memory();
         let hostnames = self.asks_agents.then_some(&mut memory.hostnames);
-        let (found, asks) = survivor(node, field, hostnames, Instant::now());
+        let (found, asks) = survivor(node, field, hostnames, (Instant::now(), Timestamp::now()));
         drop(memory);
         self.send(&asks);
         found
+    }
+
+    /// For how long this Node has been kept because another machine may be its machine.
+    fn doubt(&self, node: &NodeView) -> Doubt {
+        let now = Instant::now();
+        let mut memory = self.memory();
+        memory.doubts.retain(|_, doubt| !doubt.is_forgotten(now));
+        let doubt = Doubt::after(memory.doubts.get(&node.uid.0).copied(), now);
+        memory.doubts.insert(node.uid.0.clone(), doubt);
+        doubt
     }
 }
 
