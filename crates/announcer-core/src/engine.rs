@@ -166,6 +166,7 @@ impl Engine {
             self.reconcile(now);
             self.finish_hand_over(now);
         }
+        self.probe_all(now);
         self.add_all(now);
         self.vips.settle();
         self.records.settle();

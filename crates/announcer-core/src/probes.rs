@@ -39,6 +39,11 @@ impl Probes {
         Self { patience: OF_LEASE, ..Self::before_use(at) }
     }
 
+    /// Whether no probe was sent yet.
+    pub fn are_unsent(&self) -> bool {
+        self.sent == 0 && self.again == 0
+    }
+
     /// When [`Self::go_on`] has to be called.
     pub fn deadline(&self) -> Instant {
         self.next

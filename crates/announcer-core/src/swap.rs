@@ -265,10 +265,10 @@ impl<O> Swaps<O> {
         if owner_record.as_ref() == Some(&swap.owner_record) {
             return self.finish(now, request, Swapped::Won);
         }
-        match owner_record.filter(|owner_record| !swap.may_replace(Some(owner_record))) {
-            Some(other) => self.finish(now, request, Swapped::Other(other)),
-            None => self.send(now, &request.key, request.connection, SwapRequest::Write(object, swap)),
+        if swap.may_replace(owner_record.as_ref()) {
+            return self.send(now, &request.key, request.connection, SwapRequest::Write(object, swap));
         }
+        self.finish(now, request, owner_record.map_or(Swapped::Unrecorded, Swapped::Other));
     }
 
     /// After a conflict the Service is read again at once.

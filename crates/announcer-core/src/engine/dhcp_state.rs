@@ -65,6 +65,14 @@ impl Source {
         if let Self::Dhcp6(dhcp) = self { Some(dhcp) } else { None }
     }
 
+    /// The probes for the address that its macvlan would get.
+    pub fn probes(&mut self) -> Option<&mut Probes> {
+        match &mut self.dhcp4_mut()?.macvlan {
+            MacvlanState::Asking(probes) => Some(probes),
+            _ => None,
+        }
+    }
+
     /// Whether an earlier client has had the lease.
     pub fn is_inherited(&self) -> bool {
         match self {

@@ -39,11 +39,16 @@ impl Engine {
 
     /// A Lease is confirmed, which ends the doubts about what it decides. What another host has claimed is announced
     /// again: that host may have held the Lease, and serves until it hears this node, even if it has given the Lease
-    /// back. The others are not: after an outage of the API a thousand broadcasts would tell nobody anything.
+    /// back. The others are not: after an outage of the API a thousand broadcasts would tell nobody anything. What was
+    /// given up is counted anew: a host that answered in the doubt may have held the Lease.
     fn end_doubts_of(&mut self, now: Instant, lease: &LeaseKey) {
         let Owners::Elected(leases) = &self.ownership else { return };
         for vip in self.vips.values_mut() {
-            if !vip.is_up() || vip.members.iter().all(|member| leases.deciding(member) != Some(lease)) {
+            if vip.members.iter().all(|member| leases.deciding(member) != Some(lease)) {
+                continue;
+            }
+            if !vip.is_up() {
+                vip.conflicts = 0;
                 continue;
             }
             vip.phase = Phase::Up { doubt: None };

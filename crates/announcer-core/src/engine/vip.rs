@@ -178,6 +178,15 @@ impl Vip {
         }
     }
 
+    /// The probes before its first use of an address, none of which was sent yet.
+    pub fn unsent_probes(&mut self) -> Option<&mut Probes> {
+        let probes = match &mut self.phase {
+            Phase::Probing(probes) => Some(probes),
+            _ => self.source.probes(),
+        };
+        probes.filter(|probes| probes.are_unsent())
+    }
+
     pub fn status(&self, id: &VipId) -> VipStatus {
         VipStatus {
             id: id.clone(),
@@ -303,7 +312,6 @@ impl Engine {
             self.add(now, id);
         } else {
             self.set_phase(id, Phase::Probing(Probes::before_use(now)));
-            self.vip_timer(now, id);
         }
     }
 

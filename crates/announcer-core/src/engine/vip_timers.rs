@@ -141,6 +141,24 @@ impl Engine {
         }
     }
 
+    /// Begins the probes before first use that are due. After a boot these may be of a thousand addresses, which are
+    /// probed in turns, as after a pause.
+    pub(super) fn probe_all(&mut self, now: Instant) {
+        if !self.vips.is_touched() {
+            return;
+        }
+        let begins = |vip: &mut Vip| vip.unsent_probes().is_some_and(|probes| probes.deadline() <= now);
+        let due: Vec<VipId> = self.vips.iter_mut().filter_map(|(id, vip)| begins(vip).then(|| id.clone())).collect();
+        let turn = addresses_per_turn(due.len());
+        for (index, id) in due.iter().enumerate() {
+            let wait = u32::try_from(index / turn).unwrap_or(u32::MAX) * PROBE_GAP * u32::from(PROBES);
+            if let Some(probes) = self.vips.get_mut(id).and_then(Vip::unsent_probes).filter(|_| !wait.is_zero()) {
+                *probes = Probes::before_use(now + wait);
+            }
+            self.vip_timer(now, id);
+        }
+    }
+
     /// After a pause, probes all VIPs: a new owner answers (decisions.md 25). Probes are broadcasts, so many addresses
     /// are probed in turns of 30 ms. The lifetime of an address is not extended before its turn is over.
     ///
@@ -157,7 +175,10 @@ impl Engine {
             }
             vip.doubt(begin);
         }
-        // A host that answers for an address which was given up may hold its Lease by now.
-        self.vips.values_mut().filter(|vip| !vip.is_up()).for_each(|vip| vip.conflicts = 0);
+        // A host that answers for an address which was given up may hold its Lease by now. In `node` mode the count
+        // tells what waits for the word of the controller.
+        if matches!(self.ownership, Owners::Elected(_)) {
+            self.vips.values_mut().filter(|vip| !vip.is_up()).for_each(|vip| vip.conflicts = 0);
+        }
     }
 }

@@ -246,6 +246,27 @@ fn only_a_record_that_is_as_believed_is_replaced() {
     }
 }
 
+/// Who reads its record may have given it up.
+#[test]
+fn a_read_writes_nothing_whatever_stands() {
+    let (own, older, newer) = (owner_record("node-1", 3), owner_record("node-1", 2), owner_record("node-9", 4));
+    for (standing, told) in [
+        (None, Swapped::Unrecorded),
+        (Some(older.clone()), Swapped::Other(older)),
+        (Some(own.clone()), Swapped::Won),
+        (Some(newer.clone()), Swapped::Other(newer)),
+    ] {
+        let (now, mut swaps) = (Instant::now(), Swaps::default());
+        swaps.ask(now, web(), Swap { expect: Some(own.clone()), owner_record: own.clone(), ..swap() });
+        let Some(SwapAct::Send { id, .. }) = swaps.acts().pop() else { panic!("it is read") };
+        let found = FoundService { uid: Uid("u".into()), owner_record: standing.clone(), object: 1 };
+        swaps.answered(now, id, SwapAnswer::Found(Some(found)));
+        let acts = swaps.acts();
+        let [SwapAct::Tell(_, _, swapped)] = acts.as_slice() else { panic!("{standing:?}: {acts:?}") };
+        assert_eq!(*swapped, told);
+    }
+}
+
 #[test]
 fn a_write_whose_answer_was_lost_is_recognised() {
     let mut api = Api::new(|_| Some(ms(5)));

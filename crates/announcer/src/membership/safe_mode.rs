@@ -12,7 +12,10 @@ use super::views::{ControllerLease, LeaseView};
 use crate::clock::{runtime_now as now, runtime_sleep_until as sleep_until};
 
 /// How long a controller must have held its Lease until its silence about a safe mode is its word. Before, it may not
-/// have judged yet: it does that within 15 s of its start, or as soon as Harvester answers.
+/// have judged yet: it does that within 15 s of its start, or as soon as Harvester answers. While Harvester does not
+/// answer, it leaves the annotation as it found it, and its silence counts here although it has not judged: a cluster
+/// must not lose its fail-over for as long as Harvester is away. A copy whose Lease shows no safe mode then works as
+/// usual after this time.
 const JUDGED_AFTER: Duration = Duration::from_secs(30);
 
 /// What controllers have said so far.

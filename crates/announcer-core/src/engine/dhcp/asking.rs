@@ -4,13 +4,14 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
-use l2_types::Mac;
+use l2_types::{Address, Mac};
 
 use super::super::dhcp_state::MacvlanState;
 use super::super::vip::CONFLICT_RETRY;
 use super::super::vip_timers::NO_CARRIER;
 use super::super::{Action, Engine};
 use crate::frames::{Frame, Heard};
+use crate::network::is_macvlan_of;
 use crate::plan::VipId;
 use crate::probes::Probes;
 use crate::reason::Reason;
@@ -18,11 +19,10 @@ use crate::view::Uid;
 
 impl Engine {
     /// Whether the macvlan of this VIP has to wait for an answer to a question about its address, which begins now. An
-    /// address that stands on this node is adopted.
+    /// address that stands on its macvlan already is adopted.
     pub(super) fn begins_to_ask(&mut self, now: Instant, id: &VipId) -> bool {
         let Some(address) = self.told_address(id).filter(|_| self.asks_first_for_lease(now, id)) else { return false };
-        let stands = |net: IpAddr| net == IpAddr::V4(address);
-        if self.observer.network().is_some_and(|network| network.addresses.iter().any(|own| stands(own.net.addr()))) {
+        if self.stands_on_its_macvlan(id, address) {
             return false;
         }
         let Some(dhcp) = self.vips.get_mut(id).and_then(|vip| vip.source.dhcp4_mut()) else { return false };
@@ -30,12 +30,21 @@ impl Engine {
             return false;
         }
         dhcp.macvlan = MacvlanState::Asking(Probes::before_use(now));
-        self.asking_timer(now, id);
         true
     }
 
+    /// Whether an earlier process has left the address on the macvlan of this VIP. Another interface does not count:
+    /// that of kube-proxy's IPVS mode carries every published address.
+    pub(super) fn stands_on_its_macvlan(&self, id: &VipId, address: Ipv4Addr) -> bool {
+        let (VipId::Dhcp(uid), Some(network)) = (id, self.observer.network()) else { return false };
+        let Some(dhcp) = self.vips.get(id).and_then(|vip| vip.source.dhcp4()) else { return false };
+        let Some(link) = network.link_by_name(&dhcp.name).filter(|link| is_macvlan_of(link, uid)) else { return false };
+        let is_it = |own: &Address| own.interface == link.index && own.net.addr() == IpAddr::V4(address);
+        network.addresses.iter().any(|own| is_it(own) && !self.observer.is_removed(own))
+    }
+
     /// The address that the macvlan would get at once.
-    fn told_address(&self, id: &VipId) -> Option<Ipv4Addr> {
+    pub(super) fn told_address(&self, id: &VipId) -> Option<Ipv4Addr> {
         self.resumed(id).map(|resumed| resumed.address)
     }
 
@@ -79,10 +88,14 @@ impl Engine {
 
     /// Another host has an address that this node asks about: its macvlan waits, at the pace of a conflict. The MAC of
     /// a lease is the same on all nodes and in a copy, so an answer from it counts, too. The first one may come from a
-    /// member that is about to withdraw, which nobody has to be told.
+    /// member that is about to withdraw, which nobody has to be told. An answer from a member's own MAC does not count:
+    /// that member answers by proxy, as kube-proxy in IPVS mode does, and has no lease.
     pub(in crate::engine) fn judge_answer_about_lease(&mut self, now: Instant, frame: &Frame) {
         let Frame { link, address, mac, what, .. } = *frame;
-        let Some(id) = self.asking_about(link, address).filter(|_| what != Heard::Probe) else { return };
+        if what == Heard::Probe || self.is_peer(mac) {
+            return;
+        }
+        let Some(id) = self.asking_about(link, address) else { return };
         let longest_retry = self.longest_retry();
         let Some(vip) = self.vips.get_mut(&id) else { return };
         vip.conflicts += 1;

@@ -63,7 +63,8 @@ impl Engine {
                 self.tell_members(now, &id, Reason::CannotAnnounce, &text);
             }
             MacvlanState::Absent => {
-                if self.macvlan_awaits_rules(&wanted.name, resumed) || self.begins_to_ask(now, &id) {
+                let waits = !self.may_go_on(&id) || self.macvlan_awaits_rules(&wanted.name, resumed);
+                if waits || self.begins_to_ask(now, &id) {
                     return;
                 }
                 if let Some(dhcp) = self.vips.get_mut(&id).and_then(|vip| vip.source.dhcp4_mut()) {
@@ -78,21 +79,29 @@ impl Engine {
                 self.tell_members(now, &id, Reason::CannotAnnounce, &text);
             }
             MacvlanState::Ready(link, _) => {
+                let starts = dhcp.lease.client.may_start(now);
                 if settings {
                     self.out.push(Action::Kernel(KernelOp::Macvlan(uid.clone(), wanted, None)));
                 }
-                self.start_client(now, uid, link);
+                if starts && self.may_go_on(&id) {
+                    self.start_client(uid, link);
+                }
             }
             MacvlanState::Asking(_) | MacvlanState::Making | MacvlanState::Failed { .. } => {}
         }
     }
 
-    fn start_client(&mut self, now: Instant, uid: &Uid, link: u32) {
+    /// Whether the next step for the macvlan or the client may be done. While the Lease of the address is in doubt,
+    /// only what stands on this node goes on. Another node may use this MAC by now. A confirmed Lease plans again.
+    fn may_go_on(&self, id: &VipId) -> bool {
+        let stands = || self.told_address(id).is_some_and(|address| self.stands_on_its_macvlan(id, address));
+        let is_up = self.vips.get(id).is_some_and(Vip::is_up);
+        is_up || self.may_start(id) || self.is_made_with_address(id) || stands()
+    }
+
+    fn start_client(&mut self, uid: &Uid, link: u32) {
         let Some(vip) = self.vips.get_mut(&VipId::Dhcp(uid.clone())) else { return };
         let Source::Dhcp4(dhcp) = &mut vip.source else { return };
-        if !dhcp.lease.client.may_start(now) {
-            return;
-        }
         let (lease, requested) = dhcp.lease.remembered(|address| is_told(&self.services, uid, address));
         let generation = self.dhcp.next_generation();
         dhcp.lease.client.running = Some(generation);

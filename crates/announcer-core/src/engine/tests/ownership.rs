@@ -40,7 +40,7 @@ fn a_claim_heard_while_the_record_is_in_doubt_withdraws_at_once() {
     assert_eq!(node.take_log(), Vec::<String>::new(), "time alone gives it back to nobody");
     // The API is back and the Lease is still ours: so is the address, if the other is silent by now.
     node.feed(Input::Lease(MINE));
-    assert_eq!(node.take_log(), ["probe eth0 10.0.0.5", "prepare eth0"]);
+    assert_eq!(node.take_log(), ["prepare eth0", "probe eth0 10.0.0.5"]);
     node.pass_ms(100);
     assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
 }
@@ -140,6 +140,46 @@ fn in_doubt_no_lease_is_set_up_that_clients_do_not_know_from_this_node() {
     }
 }
 
+/// This node took the Lease a moment ago, and the record names the former holder yet.
+#[test]
+fn in_doubt_no_macvlan_is_made_again_and_no_client_begins_again_unless_clients_know_the_address_from_this_node() {
+    for (host, made) in [("node-1", true), ("node-2", false)] {
+        let mut service = view("web", &["dhcp"]);
+        service.published = published("web", "10.0.0.50", host).published;
+        service.dhcp.lease = Some(facts("10.0.0.50"));
+        service.published.lease = service.dhcp.lease.clone();
+        let mut node = Node::leading(&[]);
+        (node.api, node.kernel.refuse) = (false, true);
+        node.upsert(service);
+        node.pass_ms(100);
+        node.feed(Input::Lease(DOUBTFUL));
+        node.kernel.refuse = false;
+        node.pass(Duration::from_secs(10));
+        assert_eq!(node.kernel.network.link_by_name("vip-web00000").is_some(), made, "{host}");
+        node.feed(Input::Lease(MINE));
+        node.pass_ms(100);
+        assert!(node.kernel.network.link_by_name("vip-web00000").is_some(), "{host}");
+    }
+    let started = |node: &mut Node| node.take_log().iter().filter(|line| line.starts_with("start dhcp")).count();
+    for granted in [true, false] {
+        let mut node = Node::leading(&[view("web", &["dhcp"])]);
+        node.pass_ms(100);
+        if granted {
+            let leased = Leased { facts: facts("10.0.0.50"), expires: Some(node.now + Duration::from_mins(10)) };
+            node.dhcp("web", DhcpEvent::Bound(leased));
+            node.pass_ms(2000);
+        }
+        node.take_log();
+        node.feed(Input::Lease(DOUBTFUL));
+        node.dhcp("web", DhcpEvent::Failed("no socket".into()));
+        node.pass(Duration::from_secs(10));
+        assert_eq!(started(&mut node), usize::from(granted), "{granted}: what this node serves goes on");
+        node.feed(Input::Lease(MINE));
+        node.pass_ms(100);
+        assert_eq!(started(&mut node), usize::from(!granted));
+    }
+}
+
 /// The next owner takes what is recorded for known to clients, and announces it beside a stranger.
 #[test]
 fn in_doubt_a_service_that_names_nobody_or_another_node_is_not_recorded() {
@@ -182,6 +222,27 @@ fn an_address_that_was_given_up_is_taken_back_from_a_host_that_answers_only_whil
         node.pass_ms(100);
         assert_eq!(node.kernel.own(), own, "{lease:?}: it is defended as ever");
     }
+}
+
+/// The host that answers may hold the Lease meanwhile.
+#[test]
+fn answers_during_a_doubt_do_not_count_for_an_address_that_was_given_up() {
+    let mut node = serving();
+    node.feed(Input::Lease(DOUBTFUL));
+    node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
+    node.feed(Input::Lease(MINE));
+    node.feed(Input::Lease(DOUBTFUL));
+    for lease in [DOUBTFUL, MINE] {
+        node.feed(Input::Lease(lease.clone()));
+        for _ in 0..3 {
+            node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
+            node.pass_ms(4420);
+            assert_eq!(node.kernel.own(), Vec::<String>::new(), "{lease:?}");
+        }
+    }
+    node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
+    node.pass_ms(100);
+    assert_eq!(node.kernel.own(), ["eth0 10.0.0.5/32"]);
 }
 
 /// A router with proxy ARP answers for whatever is asked for, also after a pause that the Lease has outlasted.

@@ -69,12 +69,27 @@ fn after_a_pause_a_hundred_addresses_are_asked_about_in_turns_and_soon() {
     node.now += Duration::from_secs(4);
     node.tick();
     node.pass_ms(500);
+    assert_eq!(probes(&node), 300, "each address is asked about three times");
+    assert!(node.engine.vips.values().all(|vip| vip.phase == Phase::Up { doubt: None }), "all are ours again");
+}
+
+#[test]
+fn a_hundred_addresses_are_asked_about_in_turns_before_their_first_use() {
+    let view_of = |number: u8| view(&format!("web{number}"), &[&format!("10.0.1.{number}")]);
+    let mut node = Node::started(&(1..=100).map(view_of).collect::<Vec<_>>(), theirs(), network());
+    node.feed(Input::Lease(MINE));
+    node.pass_ms(500);
+    assert_eq!(probes(&node), 300, "each address is asked about three times");
+    assert!(node.engine.vips.values().all(Vip::is_up));
+}
+
+/// How many probes were sent, of which 32 at most at the same moment.
+fn probes(node: &Node) -> usize {
     let mut probes: BTreeMap<&str, usize> = BTreeMap::new();
     for line in &node.log {
         let (at, what) = line.split_once(' ').unwrap();
         *probes.entry(at).or_default() += usize::from(what.starts_with("probe"));
     }
-    assert_eq!(probes.values().sum::<usize>(), 300, "each address is asked about three times");
     assert!(probes.values().all(|at_once| *at_once <= 32), "{probes:?}");
-    assert!(node.engine.vips.values().all(|vip| vip.phase == Phase::Up { doubt: None }), "all are ours again");
+    probes.values().sum()
 }

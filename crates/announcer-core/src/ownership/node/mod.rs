@@ -76,9 +76,10 @@ impl Swap {
 
     /// Whether the swap may overwrite the record `standing`. A record older than the expected one was restored by
     /// another writer, so it may be overwritten. A different or newer record names an owner that this node did not
-    /// know.
+    /// know. A read overwrites nothing: this node may have given up the record that it reads.
     pub fn may_replace(&self, standing: Option<&OwnerRecord>) -> bool {
         match (standing, &self.expect) {
+            _ if self.is_read() => false,
             (None, _) => true,
             (Some(standing), Some(expect)) => standing == expect || standing.term < expect.term,
             (Some(_), None) => false,
@@ -93,6 +94,8 @@ pub enum Swapped {
     Won,
     /// Another record is on the Service; the swap was not written.
     Other(OwnerRecord),
+    /// The swap was only a read, and no record is on the Service.
+    Unrecorded,
     /// The Service does not exist any more.
     Gone,
     /// The API server did not answer in time or could not answer. Holds the error of the last attempt.

@@ -21,7 +21,7 @@ impl Cluster {
                     Some(asked.owner_record.clone()).filter(|owner_record| asked.expect.as_ref() != Some(owner_record))
                 }
                 Swapped::Other(other) => Some(other),
-                Swapped::Gone | Swapped::Failed(_) | Swapped::Refused(_) => None,
+                Swapped::Unrecorded | Swapped::Gone | Swapped::Failed(_) | Swapped::Refused(_) => None,
             };
             if let Some(owner_record) = stands {
                 self.learn(now, key, &asked.uid, &owner_record);
@@ -34,7 +34,8 @@ impl Cluster {
         let (uid, owner_record) = (pending.swap.uid.clone(), pending.swap.owner_record.clone());
         let stands = match swapped {
             // This swap only read the record again. It is unchanged, or its state is unknown; then the next claim asks
-            // again.
+            // again. A record that is missing is written anew as part of what this node records on the Service.
+            Swapped::Unrecorded => None,
             Swapped::Won | Swapped::Failed(_) | Swapped::Refused(_) if pending.swap.is_read() => None,
             Swapped::Won => Some(owner_record),
             Swapped::Other(other) => {
@@ -213,7 +214,8 @@ impl Cluster {
     }
 
     /// The API has answered the read of a record that was given up. What stands there counts: it is newer than the
-    /// claim, also if its term is not.
+    /// claim, also if its term is not. A record that is missing or older than this node's own was removed or restored
+    /// by another writer. It says nothing of the claimant, so the LAN is asked before anybody takes the group.
     fn given_up_was_read(&mut self, now: Instant, key: &ServiceKey, swapped: Swapped) {
         self.swaps.pending.remove(key);
         if let Swapped::Failed(_) | Swapped::Refused(_) = swapped {
@@ -222,7 +224,16 @@ impl Cluster {
         let Some(GivenUp { uid, own, claimed, .. }) = self.swaps.given_up.take(key) else { return };
         let stands = match swapped {
             Swapped::Won => own,
-            Swapped::Other(other) => other,
+            Swapped::Other(other) if other.term >= own.term => other,
+            Swapped::Other(_) | Swapped::Unrecorded => {
+                // Nobody can have written such a term, and the next one is counted from it. The watch may be late and
+                // show this node's own record yet, which must not be news.
+                if !claimed.is_within_a_step_of(self.records.newest_term().max(own.term)) {
+                    self.swaps.given_up.note_lie(now, key);
+                    self.records.lower(key, &uid, own.term.next());
+                }
+                return;
+            }
             Swapped::Gone | Swapped::Failed(_) | Swapped::Refused(_) => return,
         };
         if stands.term < claimed {

@@ -173,6 +173,32 @@ fn after_a_lie_the_record_that_the_api_shows_counts_whatever_the_lie_said() {
     }
 }
 
+/// Another writer has removed the record or put an older one back: that says nothing of the claimant.
+#[test]
+fn what_was_given_up_is_taken_back_without_its_record_only_if_nobody_answers() {
+    let older = Swapped::Other(OwnerRecord { host: "node-1".into(), term: Term(3) });
+    for (shown, term) in [(Swapped::Unrecorded, 5), (older, 5), (Swapped::Unrecorded, FAR)] {
+        for answers in [true, false] {
+            let mut cluster = owner(&["node-1", "node-2"]);
+            cluster.node.pass(if term == FAR { LEASE * 2 } else { Duration::ZERO });
+            cluster.node.swaps.clear();
+            cluster.claims("node-2", "10.0.0.5", "web", term);
+            assert!(!cluster.has(), "{shown:?} {term}");
+            cluster.read(shown.clone());
+            assert!(!cluster.has(), "{shown:?} {term}");
+            let answering: &[(&str, &str)] =
+                if answers { &[("node-2", "10.0.0.5")] } else { &[("node-2", "10.0.0.2")] };
+            cluster.quiet(30_000, answering, &["node-1", "node-2"]);
+            let taken: Vec<&OwnerRecord> = cluster.node.swaps.iter().map(|(_, swap)| &swap.owner_record).collect();
+            if answers {
+                assert!(taken.is_empty() && !cluster.has(), "{shown:?}: {taken:?}");
+                continue;
+            }
+            assert_eq!(taken.first(), Some(&&OwnerRecord { host: "node-1".into(), term: Term(6) }), "{shown:?}");
+        }
+    }
+}
+
 #[test]
 fn a_claim_from_a_mac_of_this_node_is_nobodys() {
     let own = network().link(2).and_then(|link| link.mac).unwrap();

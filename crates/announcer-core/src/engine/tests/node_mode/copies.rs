@@ -76,6 +76,18 @@ fn a_member_that_answers_is_no_stranger() {
     assert!(cluster.has());
 }
 
+/// The process stands still for a moment while it waits.
+#[test]
+fn what_waits_is_set_at_the_word_of_the_controller_also_after_a_pause() {
+    let mut cluster = booted();
+    answered(&mut cluster, "10.0.0.5", STRANGER, 5000);
+    cluster.node.now += Duration::from_millis(1600);
+    cluster.node.tick();
+    cluster.node.feed(Input::SafeMode(false));
+    answered(&mut cluster, "10.0.0.5", STRANGER, 10);
+    assert!(cluster.has());
+}
+
 #[test]
 fn a_silent_owner_is_followed_without_another_question() {
     let mut cluster = unheard(seated("web", "10.0.0.5", "node-3", 4));
@@ -89,10 +101,13 @@ fn a_silent_owner_is_followed_without_another_question() {
     assert!(cluster.has() && !asked(&mut cluster));
 }
 
+fn made(cluster: &Cluster) -> bool {
+    cluster.node.kernel.network.link_by_name("vip-web00000").is_some()
+}
+
 #[test]
 fn a_lease_that_clients_know_is_asked_about_before_its_macvlan_is_made() {
     let own = crate::network::mac_of(&uid("web")).octets();
-    let made = |cluster: &Cluster| cluster.node.kernel.network.link_by_name("vip-web00000").is_some();
     let mut cluster = unheard(leasing("node-1", 4));
     assert!(!made(&cluster) && asked(&mut cluster));
     cluster.node.pass_ms(30);
@@ -121,6 +136,26 @@ fn a_lease_that_stands_on_this_node_is_adopted_without_a_question() {
     let mut cluster = Cluster::start_unheard(node, &ALL, &[leasing("node-1", 4)], Some(true));
     cluster.node.pass_ms(100);
     assert!(!asked(&mut cluster) && cluster.node.kernel.has("vip-web00000", "10.0.0.50/32"));
+}
+
+#[test]
+fn an_address_on_the_interface_of_ipvs_does_not_stand_on_this_node() {
+    let mut network = network();
+    network.links.push(crate::network::fixtures::link(50, "kube-ipvs0"));
+    network.addresses.push(crate::network::fixtures::address(50, "10.0.0.50/32"));
+    let node = Node::new(&[("election_mode", "node")], network);
+    let mut cluster = Cluster::start_unheard(node, &ALL, &[leasing("node-1", 4)], Some(true));
+    cluster.node.pass_ms(1);
+    assert!(asked(&mut cluster) && !made(&cluster));
+}
+
+/// In IPVS mode without strict ARP, or with proxy ARP, a member answers with its own MAC for what it does not have.
+#[test]
+fn a_member_that_answers_for_a_lease_with_its_own_mac_is_no_stranger() {
+    let mut cluster = unheard(leasing("node-1", 4));
+    cluster.answers("node-2", "10.0.0.50");
+    cluster.node.pass_ms(30);
+    assert!(made(&cluster));
 }
 
 #[test]
