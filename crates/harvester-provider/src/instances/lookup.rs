@@ -85,13 +85,10 @@ impl<'a> Index<'a> {
         self.vms.get(name).copied()
     }
 
-    /// Whether the VM may be this Node's: it is neither labelled with another cluster nor known to be another Node's. A
-    /// machine without a label may belong to any cluster, because clusters that were set up by hand have no labels
-    /// (W-26).
+    /// Whether the VM may be this Node's: it is neither labelled with another cluster nor known to be another Node's.
     fn may_be(&self, vm: &VmView, node: &NodeView) -> bool {
         let Machines { cluster, bound, .. } = self.machines;
-        let labelled = self.vmis.get(vm.name.as_str()).and_then(|vmi| vmi.guest_cluster());
-        let ours = cluster.is_default() || labelled.is_none_or(|other| other == cluster.as_str());
+        let ours = self.vmis.get(vm.name.as_str()).is_none_or(|vmi| vmi.may_be_of(cluster));
         ours && bound.get(&vm.uid).is_none_or(|other| *other == node.name)
     }
 }

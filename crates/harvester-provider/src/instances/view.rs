@@ -2,6 +2,7 @@
 
 use cloud_provider::view::Tags;
 use harvester_api::keys;
+use harvester_api::names::ClusterName;
 use harvester_api::virtual_machine::{PrintableStatus, VirtualMachine};
 use harvester_api::virtual_machine_instance::{Phase, VirtualMachineInstance};
 use k8s_openapi::jiff::Timestamp;
@@ -178,6 +179,13 @@ impl VmiView {
     /// The NAD name with its namespace; without one it is in the VMI's namespace (Harvester spec 9.2).
     pub fn qualified_network(&self, nad: &str) -> String {
         if nad.contains('/') { nad.to_owned() } else { format!("{}/{nad}", self.namespace) }
+    }
+
+    /// Whether it may belong to this cluster: it is not labelled with another one. A machine without a label may belong
+    /// to any cluster, because clusters that were set up by hand have no labels (W-26), and a cluster with the default
+    /// name may have any label.
+    pub fn may_be_of(&self, cluster: &ClusterName) -> bool {
+        cluster.is_default() || self.guest_cluster().is_none_or(|other| other == cluster.as_str())
     }
 
     /// Label `guestcluster.harvesterhci.io/name`, if not empty.

@@ -36,7 +36,7 @@ impl HarvesterInstances {
         let vm = self.vms.get(&node.name)?;
         let vmi = self.vmis.get(&node.name).filter(|vmi| vmi.phase == Phase::Running && !vmi.deleting)?;
         let cluster = self.cluster.name_or_flag();
-        let ours = cluster.is_default() || vmi.guest_cluster().is_none_or(|other| other == cluster.as_str());
+        let ours = vmi.may_be_of(&cluster);
         let free = memory.bound.get(&vm.uid).is_none_or(|binding| binding.node == node.name);
         if !self.asks_agents || !ours || !free || !memory.hostnames.is_plain(&node.name) {
             return None;
@@ -202,8 +202,7 @@ pub(super) fn nodes_of(
     if vmi.as_ref().is_some_and(|vmi| vmi.migrating) {
         return Vec::new();
     }
-    let labelled = vmi.as_ref().and_then(|vmi| vmi.guest_cluster());
-    if !cluster.is_default() && labelled.is_some_and(|other| other != cluster.as_str()) {
+    if vmi.as_ref().is_some_and(|vmi| !vmi.may_be_of(cluster)) {
         return Vec::new();
     }
     let memory = memory.lock();
