@@ -133,15 +133,10 @@ impl Hostnames {
 
     /// What the agents of these machines, which run or start, say about the Node named `node`.
     pub fn census(&mut self, node: &str, candidates: &[&VmiView], now: Instant) -> Census {
-        let mut census = Census::default();
+        let mut census = Census { claimants: self.claimants(node, candidates), ..Census::default() };
         for vmi in candidates {
             let due = match self.outcome(vmi) {
-                Some(Outcome::Is(hostname)) => {
-                    if names(hostname).any(|name| name.eq_ignore_ascii_case(node)) {
-                        census.claimants.push(vmi.name.clone());
-                    }
-                    continue;
-                }
+                Some(Outcome::Is(_)) => continue,
                 Some(Outcome::Asked) => false,
                 Some(Outcome::Failed(at)) => now.duration_since(*at) >= ASK_AGAIN,
                 None => true,

@@ -6,42 +6,37 @@ use std::collections::HashMap;
 use std::fmt;
 
 use cloud_provider::view::NodeView;
+use uuid::Uuid;
 
 /// Such a UUID. Two are equal also where one has the bytes of its first three fields in reverse order: SMBIOS stores
 /// them so, and not every reader puts them right.
 #[derive(Debug, Clone, Copy, Eq)]
-pub struct MachineUuid(u128);
+pub struct MachineUuid(Uuid);
 
 impl MachineUuid {
     /// Parses a UUID; `None` if it is none, or has only one and the same digit, which means "not set".
     pub fn parse(text: &str) -> Option<Self> {
-        let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
-        let is_uuid = digits.len() == 32 && digits.chars().all(|c| c.is_ascii_hexdigit());
-        let first = digits.chars().next().filter(|_| is_uuid)?;
-        let is_set = digits.chars().any(|c| c != first);
-        u128::from_str_radix(&digits, 16).ok().filter(|_| is_set).map(Self)
+        let uuid = Uuid::try_parse(text.trim()).ok()?;
+        let digits = uuid.simple().to_string();
+        let is_set = digits.chars().any(|digit| !digits.starts_with(digit));
+        is_set.then_some(Self(uuid))
     }
 
-    fn reversed(self) -> Self {
-        let mut bytes = self.0.to_be_bytes();
-        bytes[0..4].reverse();
-        bytes[4..6].reverse();
-        bytes[6..8].reverse();
-        Self(u128::from_be_bytes(bytes))
+    /// The same in either order of bytes.
+    fn canonical(self) -> [u8; 16] {
+        self.0.into_bytes().min(self.0.to_bytes_le())
     }
 }
 
 impl PartialEq for MachineUuid {
     fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0 || self.0 == other.reversed().0
+        self.canonical() == other.canonical()
     }
 }
 
 impl fmt::Display for MachineUuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = format!("{:032x}", self.0);
-        let fields = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
-        f.write_str(&fields.join("-"))
+        self.0.hyphenated().fmt(f)
     }
 }
 
@@ -50,9 +45,9 @@ impl fmt::Display for MachineUuid {
 pub fn system_uuids<'a>(nodes: impl Iterator<Item = &'a NodeView>) -> HashMap<&'a str, MachineUuid> {
     let reported =
         nodes.filter_map(|node| Some((node.name.as_str(), MachineUuid::parse(node.system_uuid.as_deref()?)?)));
-    let mut by_uuid: HashMap<u128, (&str, MachineUuid, usize)> = HashMap::new();
+    let mut by_uuid: HashMap<[u8; 16], (&str, MachineUuid, usize)> = HashMap::new();
     for (node, uuid) in reported {
-        by_uuid.entry(uuid.0.min(uuid.reversed().0)).or_insert((node, uuid, 0)).2 += 1;
+        by_uuid.entry(uuid.canonical()).or_insert((node, uuid, 0)).2 += 1;
     }
     by_uuid.into_values().filter(|(.., nodes)| *nodes == 1).map(|(node, uuid, _)| (node, uuid)).collect()
 }

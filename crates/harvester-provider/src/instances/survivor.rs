@@ -5,7 +5,7 @@
 //! K3s a deleted Node takes its member of etcd with it. But a Node that is never deleted keeps a new machine with the
 //! same host name from joining, so a doubt ends.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -65,11 +65,9 @@ impl Doubt {
 
     /// After a further look that found [`Survivor::Doubted`].
     pub fn after(before: Option<Self>, now: Instant) -> Self {
-        let passed = before.map(|before| (before, now.saturating_duration_since(before.last)));
-        match passed {
-            Some((before, passed)) if passed <= Self::BREAK => Self { last: now, lasted: before.lasted + passed },
-            _ => Self { last: now, lasted: Duration::ZERO },
-        }
+        let before = before.filter(|before| !before.is_forgotten(now));
+        let lasted = before.map_or(Duration::ZERO, |before| before.lasted + now.saturating_duration_since(before.last));
+        Self { last: now, lasted }
     }
 
     /// Whether it keeps the Node no longer.
@@ -104,62 +102,51 @@ pub fn survivor(
     let taken: HashSet<&str> = others().filter_map(vm_uid).collect();
     let vms: HashMap<&str, &VmView> = field.vms.iter().map(|vm| (vm.name.as_str(), vm.as_ref())).collect();
     let up = |vmi: &&VmiView| vmi.phase != Phase::Ended && !vmi.deleting;
-    let free: Vec<(&VmView, &VmiView)> = field
-        .vmis
-        .iter()
-        .map(Arc::as_ref)
-        .filter(up)
-        .filter_map(|vmi| Some((*vms.get(vmi.name.as_str())?, vmi)))
-        .filter(|(vm, _)| !taken.contains(vm.uid.as_str()))
-        .collect();
+    let running = field.vmis.iter().map(Arc::as_ref).filter(up);
+    let machines = running.filter_map(|vmi| Some((vmi.name.as_str(), (*vms.get(vmi.name.as_str())?, vmi))));
+    let free: BTreeMap<&str, (&VmView, &VmiView)> =
+        machines.filter(|(_, (vm, _))| !taken.contains(vm.uid.as_str())).collect();
     let uuid = system_uuids(others().chain([node])).get(node.name.as_str()).copied();
     if let Some(uuid) = uuid
-        && let Some((vm, _)) = free.iter().find(|(_, vmi)| vmi.firmware == Some(uuid))
+        && let Some((vm, _)) = free.values().find(|(_, vmi)| vmi.firmware == Some(uuid))
     {
         let why = format!("has firmware UUID {uuid}, which the kubelet of the Node reports as its system UUID");
         return (Survivor::Runs(lives_on(node, field.namespace, vm, &why)), Vec::new());
     }
     let Some(hostnames) = hostnames else { return (Survivor::Nobody, Vec::new()) };
-    let ours = |vmi: &VmiView| {
-        field.cluster.is_default() || vmi.guest_cluster().is_none_or(|other| other == field.cluster.as_str())
+    let candidates: Vec<&VmiView> =
+        free.values().map(|(_, vmi)| *vmi).filter(|vmi| vmi.may_be_of(field.cluster)).collect();
+    let census = hostnames.census(&node.name, &candidates, now);
+    let differs = |vmi: &VmiView| vmi.firmware.zip(uuid).is_some_and(|(theirs, ours)| theirs != ours);
+    let is_old = |vmi: &VmiView| {
+        let since = vmi.started.and_then(|started| Duration::try_from(clock.duration_since(started)).ok());
+        since.is_some_and(|since| since >= Doubt::LASTS)
     };
-    let candidates: Vec<&VmiView> = free.iter().map(|(_, vmi)| *vmi).filter(|vmi| ours(vmi)).collect();
-    let mut census = hostnames.census(&node.name, &candidates, now);
-    let differs = |name: &String| {
-        let vmi = candidates.iter().find(|vmi| vmi.name == *name);
-        vmi.and_then(|vmi| vmi.firmware).zip(uuid).is_some_and(|(theirs, ours)| theirs != ours)
+    let mut silent = census.silent;
+    silent.retain(|name| free.get(name.as_str()).is_some_and(|(_, vmi)| !(differs(vmi) && is_old(vmi))));
+    let found = if let Some((vm, vmi)) = census.claimants.first().and_then(|name| free.get(name.as_str())) {
+        let text = lives_on(node, field.namespace, vm, "reports the host name of the Node through its guest agent");
+        let may_be_member = quorum::may_be_member(|label| node.labels.contains_key(label));
+        if differs(vmi) && !may_be_member { Survivor::Doubted(text) } else { Survivor::Runs(text) }
+    } else if silent.is_empty() {
+        Survivor::Nobody
+    } else {
+        Survivor::Doubted(have_not_told(node, field.namespace, &silent))
     };
-    let is_old = |name: &String| {
-        let started = candidates.iter().find(|vmi| vmi.name == *name).and_then(|vmi| vmi.started);
-        started.is_some_and(|started| clock.duration_since(started).unsigned_abs() >= Doubt::LASTS && started < clock)
-    };
-    census.silent.retain(|name| !(differs(name) && is_old(name)));
-    let found =
-        if let Some((vm, name)) = census.claimants.first().and_then(|name| Some((vms.get(name.as_str())?, name))) {
-            let why = "reports the host name of the Node through its guest agent";
-            let text = lives_on(node, field.namespace, vm, why);
-            let may_be_member = quorum::may_be_member(|label| node.labels.contains_key(label));
-            if differs(name) && !may_be_member { Survivor::Doubted(text) } else { Survivor::Runs(text) }
-        } else if census.silent.is_empty() {
-            Survivor::Nobody
-        } else {
-            census.silent.sort_unstable();
-            Survivor::Doubted(silent(node, field.namespace, &census.silent))
-        };
     (found, census.asks)
 }
 
 fn lives_on(node: &NodeView, namespace: &str, vm: &VmView, why: &str) -> String {
     let (name, uid) = (&node.name, vm_uid(node).unwrap_or_default());
     format!(
-        "the provider ID of node {name} names UID {uid}, which no VirtualMachine has any more, but VirtualMachine \
+        "the provider ID of node {name} names UID {uid}, which no VirtualMachine is known to have, but VirtualMachine \
          {namespace}/{} with UID {} runs, is no other Node's, and {why}: the machine was probably restored from a \
          backup, and doctor says what to do with the Node",
         vm.name, vm.uid
     )
 }
 
-fn silent(node: &NodeView, namespace: &str, machines: &[String]) -> String {
+fn have_not_told(node: &NodeView, namespace: &str, machines: &[String]) -> String {
     let mut names: Vec<&str> = machines.iter().map(String::as_str).take(MOST_NAMED).collect();
     if machines.len() > MOST_NAMED {
         names.push("...");
