@@ -1,6 +1,10 @@
-//! Identifies other writers of an object by its managed fields. Pure.
+//! Identifies other writers of an object by its managed fields.
+
+use std::fmt::Debug;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::Api;
+use serde::de::DeserializeOwned;
 
 /// The field manager of this program's writes: API servers derive it from the first part of the `User-Agent`.
 pub const FIELD_MANAGER: &str = "harvester-cloud-provider";
@@ -21,6 +25,15 @@ pub fn other_writer(fields: &[ManagedFieldsEntry], members: &[&str]) -> Option<S
     let operation = last.operation.as_deref().unwrap_or_default();
     let time = last.time.as_ref().map(|time| format!(" at {}", time.0)).unwrap_or_default();
     Some(format!("{manager:?} ({operation}{time})"))
+}
+
+/// The same of the object with this name, as it is now.
+pub async fn find_other_writer<K>(api: &Api<K>, name: &str, members: &[&str]) -> Result<Option<String>, kube::Error>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let found = api.get_metadata(name).await?;
+    Ok(other_writer(&found.metadata.managed_fields.unwrap_or_default(), members))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::Value;
 
-use crate::managed_fields::other_writer;
+use crate::managed_fields::find_other_writer;
 use crate::observe;
 use crate::view::NodeView;
 
@@ -33,8 +33,7 @@ impl Writer {
 
     /// Another program that writes these fields of the Node, by its managed fields.
     pub(crate) async fn other_writer(&self, name: &str, members: &[&str]) -> Result<Option<String>, kube::Error> {
-        let found = self.api.get_metadata(name).await?;
-        Ok(other_writer(&found.metadata.managed_fields.unwrap_or_default(), members))
+        find_other_writer(&self.api, name, members).await
     }
 
     /// Deletes exactly the Node that was judged, by UID and resourceVersion. A Node that was registered again under the

@@ -10,7 +10,7 @@ use runtime::events;
 use serde_json::Value;
 
 use super::decide;
-use crate::managed_fields::other_writer;
+use crate::managed_fields::find_other_writer;
 use crate::observe;
 use crate::view::{Condition, ServiceView};
 
@@ -61,8 +61,7 @@ impl Writer {
     /// Another program that writes this Service, by its managed fields.
     pub(super) async fn other_writer(&self, service: &ServiceView) -> Result<Option<String>, kube::Error> {
         let api: Api<Service> = Api::namespaced(self.client.clone(), &service.key.namespace);
-        let found = api.get_metadata(&service.key.name).await?;
-        Ok(other_writer(&found.metadata.managed_fields.unwrap_or_default(), &[]))
+        find_other_writer(&api, &service.key.name, &[]).await
     }
 
     /// Patches through the status subresource, finalizers too: the API server accepts them there, and the charts grant

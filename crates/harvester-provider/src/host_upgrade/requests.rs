@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use cloud_provider::managed_fields::other_writer;
+use cloud_provider::managed_fields::find_other_writer;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{EvictParams, ListParams, Patch, PatchParams, PostParams};
@@ -59,8 +59,7 @@ impl Requests {
 
     /// Another program that writes the Node, by its managed fields.
     pub async fn other_writer(&self, node: &str) -> Result<Option<String>, kube::Error> {
-        let found = self.nodes().get_metadata(node).await?;
-        Ok(other_writer(&found.metadata.managed_fields.unwrap_or_default(), &["annotations", "taints"]))
+        find_other_writer(&self.nodes(), node, &["annotations", "taints"]).await
     }
 
     /// The pods on a Node.

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use cloud_provider::managed_fields::other_writer;
+use cloud_provider::managed_fields::find_other_writer;
 use cloud_provider::view::{ServiceKey, ServiceView, Uid};
 use harvester_api::load_balancer::LoadBalancer;
 use k8s_openapi::api::core::v1::Service;
@@ -205,9 +205,8 @@ impl Requests {
 
     /// Another program that writes the object, by its managed fields.
     pub async fn other_writer(&self, name: &str) -> Result<Option<String>, RequestError> {
-        let found = self.objects().get_metadata(name).await;
-        let found = found.map_err(|source| RequestError::Read { lb: self.lb(name), source })?;
-        Ok(other_writer(&found.metadata.managed_fields.unwrap_or_default(), &[]))
+        let found = find_other_writer(&self.objects(), name, &[]).await;
+        found.map_err(|source| RequestError::Read { lb: self.lb(name), source })
     }
 
     /// Deletes the object, with the UID as precondition.

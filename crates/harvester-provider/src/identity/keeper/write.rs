@@ -1,7 +1,7 @@
 //! Writes the record.
 
 use cloud_provider::damping::undone;
-use cloud_provider::managed_fields::other_writer;
+use cloud_provider::managed_fields::find_other_writer;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use runtime::events::Recorder;
@@ -63,8 +63,7 @@ impl Keeper {
     /// Reports that another writer, such as a GitOps tool, keeps undoing what is written here.
     async fn tell_undone(&self, written: &Record, events: &Recorder) {
         let records: Api<ConfigMap> = Api::namespaced(self.records.client.clone(), NAMESPACE);
-        let fields = records.get_metadata(NAME).await.ok().and_then(|found| found.metadata.managed_fields);
-        let by = other_writer(&fields.unwrap_or_default(), &["data"]);
+        let by = find_other_writer(&records, NAME, &["data"]).await.ok().flatten();
         let object = format!("ConfigMap {NAMESPACE}/{NAME}");
         let text = undone(&object, by.as_deref(), "the keys cluster-name, identity, safe-mode and restore-suspected");
         tracing::warn!("{text}");
