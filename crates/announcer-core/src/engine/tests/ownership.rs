@@ -10,6 +10,16 @@ fn serving() -> Node {
     node
 }
 
+/// It has given its address up to a machine that had stood still without seeing it, and that defends by a Lease which
+/// is long over. Its own Lease is confirmed since.
+fn given_up() -> Node {
+    let mut node = serving();
+    node.feed(Input::Lease(DOUBTFUL));
+    node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
+    node.feed(Input::Lease(MINE));
+    node
+}
+
 #[test]
 fn reading_another_holder_withdraws_at_once() {
     let mut node = serving();
@@ -204,10 +214,7 @@ fn in_doubt_a_service_that_names_nobody_or_another_node_is_not_recorded() {
 #[test]
 fn an_address_that_was_given_up_is_taken_back_from_a_host_that_answers_only_while_the_lease_stays_confirmed() {
     for (lease, own) in [(MINE, vec!["eth0 10.0.0.5/32".to_owned()]), (DOUBTFUL, Vec::new())] {
-        let mut node = serving();
-        node.feed(Input::Lease(DOUBTFUL));
-        node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
-        node.feed(Input::Lease(MINE));
+        let mut node = given_up();
         for _ in 0..3 {
             node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
             node.pass_ms(4420);
@@ -227,10 +234,7 @@ fn an_address_that_was_given_up_is_taken_back_from_a_host_that_answers_only_whil
 /// The host that answers may hold the Lease meanwhile.
 #[test]
 fn answers_during_a_doubt_do_not_count_for_an_address_that_was_given_up() {
-    let mut node = serving();
-    node.feed(Input::Lease(DOUBTFUL));
-    node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
-    node.feed(Input::Lease(MINE));
+    let mut node = given_up();
     node.feed(Input::Lease(DOUBTFUL));
     for lease in [DOUBTFUL, MINE] {
         node.feed(Input::Lease(lease.clone()));
@@ -263,11 +267,7 @@ fn a_stranger_that_always_answers_keeps_an_address_from_the_holder_of_the_lease_
 
 #[test]
 fn what_was_given_up_to_a_node_that_reads_the_lease_too_late_is_back_as_soon_as_that_one_has_read_it() {
-    let mut node = serving();
-    // A machine that had stood still without seeing it defends by a Lease that is long over.
-    node.feed(Input::Lease(DOUBTFUL));
-    node.heard(2, "10.0.0.5", STRANGER, Heard::Claim);
-    node.feed(Input::Lease(MINE));
+    let mut node = given_up();
     node.heard(2, "10.0.0.5", STRANGER, Heard::Answer);
     node.pass_ms(4300);
     assert_eq!((node.kernel.own(), node.reasons()), (Vec::new(), Vec::new()), "it reads each retry period");
