@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use testbed::echo::field;
 use testbed::{SimPod, wait_for};
 
 use super::{Case, EventFact, events, ingress, seen, wait_for_event};
@@ -92,8 +93,7 @@ impl Exposed<'_> {
     /// Waits until it is served by every node: a kube-proxy that comes back from an outage of the API is late by up to
     /// 30 s.
     pub async fn wait_until_every_node_serves(&self, port: u16) -> Result<()> {
-        let cluster_ip = self.get().await?.spec.and_then(|spec| spec.cluster_ip).unwrap_or_default();
-        let cluster_ip: IpAddr = cluster_ip.parse().with_context(|| format!("Service {self} has no cluster IP"))?;
+        let cluster_ip = self.cluster_ip().await?;
         for host in self.case.bed.lan.hosts() {
             wait_for(&format!("kube-proxy of {} to know Service {self}", host.name()), PATIENCE, || async {
                 let reply = host.http_get((cluster_ip, port).into(), Duration::from_secs(1));
@@ -102,6 +102,32 @@ impl Exposed<'_> {
             .await?;
         }
         Ok(())
+    }
+
+    /// Points it at this pod alone, and waits until no kube-proxy sends a client to another one. They write their rules
+    /// at most once a second, and later where they come back from an outage.
+    pub async fn move_to(&self, pod: &SimPod, port: u16) -> Result<()> {
+        self.publish(&[pod]).await?;
+        let cluster_ip = self.cluster_ip().await?;
+        for host in self.case.bed.lan.hosts() {
+            wait_for(&format!("kube-proxy of {} to know {} alone", host.name(), pod.name), PATIENCE, || async {
+                for _ in 0..10 {
+                    let reply = host.http_get((cluster_ip, port).into(), Duration::from_secs(1));
+                    let reply = reply.map_err(|error| format!("{error:#}"))?;
+                    if field(&reply, "pod") != Some(&pod.name) {
+                        return Err(reply);
+                    }
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    async fn cluster_ip(&self) -> Result<IpAddr> {
+        let cluster_ip = self.get().await?.spec.and_then(|spec| spec.cluster_ip).unwrap_or_default();
+        cluster_ip.parse().with_context(|| format!("Service {self} has no cluster IP"))
     }
 
     /// Points it at these pods; none at all: no endpoints.
