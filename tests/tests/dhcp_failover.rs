@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use e2e::watch::{FAILOVER, let_it_happen};
 use e2e::{Bed, PATIENCE, service, wait_for, watch};
-use harvester_api::keys::kube_vip;
+use harvester_api::keys::{cloudprovider, kube_vip};
 use testbed::{Frame, Traffic};
 
 /// A DHCPREQUEST by broadcast with the client's own address empty: the address asked for, and the server that is named,
@@ -112,4 +112,30 @@ async fn a_leased_address_whose_owner_loses_power_goes_on_elsewhere_with_its_mac
     // until the owner's next frame.
     watch::at_most(Duration::from_millis(500), "the lost node returns", [probe]).unwrap();
     assert_eq!(counts(), before, "{}", server.log());
+}
+
+/// Its new process has not heard the controller yet, without which it could be one of a copy of this cluster.
+#[tokio::test]
+async fn a_lease_is_given_back_although_the_announcer_has_just_started() {
+    if e2e::skip() {
+        return;
+    }
+    let bed = Bed::builder().nodes(1).start().await.unwrap();
+    let case = bed.case("started").await.unwrap();
+    let web = case.expose(service("web").annotation(cloudprovider::IPAM, "dhcp").tcp(80)).await.unwrap();
+    let address = web.address().await.unwrap();
+    web.reply(address, 80).await.unwrap();
+    let server = bed.lan.dhcp();
+    let releases = server.count("DHCPRELEASE");
+    bed.announcer(1).restart().unwrap();
+    bed.wait_until_announcing(1).await.unwrap();
+    web.reply(address, 80).await.unwrap();
+    web.delete_with(address).await.unwrap();
+    wait_for("macvlan and lease to be gone", PATIENCE, || async {
+        let (links, leases) = (bed.macvlans(1).unwrap(), server.leases().unwrap());
+        if links.is_empty() && leases.is_empty() { Ok(()) } else { Err(format!("{links:?}, {leases:?}")) }
+    })
+    .await
+    .unwrap();
+    assert_eq!(server.count("DHCPRELEASE"), releases + 1, "{}", server.log());
 }

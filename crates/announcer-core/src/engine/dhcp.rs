@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use super::dhcp_history::Undecided;
 use super::dhcp_state::{Dhcp4, MacvlanState, Source};
 use super::lease::Lease;
 use super::{Action, Engine};
@@ -187,7 +188,7 @@ impl Engine {
             MacvlanState::Absent | MacvlanState::Asking(_) | MacvlanState::Making => now,
             MacvlanState::Failed { .. } => self.refresh.started(),
         };
-        clients.filter(|dhcp| dhcp.lease.granted.is_none()).map(|dhcp| (dhcp.name.as_str(), since(dhcp))).collect()
+        clients.filter(|dhcp| dhcp.lease.is_awaited()).map(|dhcp| (dhcp.name.as_str(), since(dhcp))).collect()
     }
 
     fn stop_client(&mut self, id: &VipId, release: bool) {
@@ -201,30 +202,61 @@ impl Engine {
     /// continues it with the same MAC, and a RELEASE would let the server give the address to another client. So it
     /// would if this cluster is a copy. Returns true if the address goes with the macvlan.
     pub(super) fn leave_dhcp(&mut self, now: Instant, id: &VipId, source: &Source, release: bool) -> bool {
-        // The lease may be the original's: to its server both are one client. That of a new Service is not.
-        let keeps = release && source.is_inherited() && self.may_be_a_copy(now);
-        if keeps {
-            tracing::info!(
-                vip = %id,
-                "the announcer does not give the lease back, because this cluster may be a copy of another one that \
-                uses it; the lease ends by itself"
-            );
-        }
-        let release = release && !keeps;
+        let link = source.dhcp4().and_then(Dhcp4::link);
         let running = source.client().and_then(|client| client.running);
+        // The lease may be the original's: to its server both are one client. That of a new Service is not.
+        let doubtful = release && source.is_inherited() && self.may_be_a_copy(now);
+        // What no client has yet may stand on the macvlan as an earlier process left it, so that goes at once.
+        let waits = doubtful && source.leased().is_some() && self.awaits_word() && self.is_deleted(id);
+        if let Some(client) = running.filter(|_| waits) {
+            self.dhcp.wait_for_word(now, id.clone(), client, link);
+            return false;
+        }
+        if doubtful {
+            tell_kept(id);
+        }
+        self.end_client(now, id, running, link, release && !doubtful, source.leased());
+        matches!(source, Source::Dhcp4(_))
+    }
+
+    /// Whether the Service of a lease is there no more, or about to go.
+    fn is_deleted(&self, id: &VipId) -> bool {
+        id.leased_by().is_some_and(|uid| !self.services.values().any(|view| view.uid == *uid && !view.retired))
+    }
+
+    /// Stops a client, and deletes its macvlan: at once, or when the RELEASE is sent. The client is told also while the
+    /// lease is still being probed; it knows what to release. A DHCPv6 client sends RELEASE from the interface's own
+    /// address, so it needs nothing that is left.
+    fn end_client(
+        &mut self,
+        now: Instant,
+        id: &VipId,
+        running: Option<u64>,
+        link: Option<u32>,
+        release: bool,
+        address: Option<IpAddr>,
+    ) {
         if running.is_some() {
-            // The client is told also while the lease is still being probed; it knows what to release.
             self.out.push(Action::StopDhcp { id: id.clone(), release });
         }
-        // A DHCPv6 client sends RELEASE from the interface's own address, so the leased address can go at once.
-        let (VipId::Dhcp(uid), Source::Dhcp4(dhcp)) = (id, source) else { return false };
-        if let Some(link) = dhcp.link() {
-            match running.filter(|_| release) {
-                Some(client) => self.dhcp.leave(now, uid, link, client, dhcp.lease.address()),
-                None => self.delete_link(link),
-            }
+        let (VipId::Dhcp(uid), Some(link)) = (id, link) else { return };
+        let address = address.and_then(|address| if let IpAddr::V4(v4) = address { Some(v4) } else { None });
+        match running.filter(|_| release) {
+            Some(client) => self.dhcp.leave(now, uid, link, client, address),
+            None => self.delete_link(link),
         }
-        true
+    }
+
+    /// The controller has spoken, or nobody waits for it any longer: gives back the leases of deleted Services, or
+    /// leaves them to end by themselves.
+    pub(super) fn decide_leases(&mut self, now: Instant, undecided: BTreeMap<VipId, Undecided>, release: bool) {
+        for (id, Undecided { client, link, .. }) in undecided {
+            if !release {
+                tell_kept(&id);
+            }
+            self.end_client(now, &id, Some(client), link, release, None);
+            self.out.replan();
+        }
     }
 
     pub(super) fn leaving_timers(&mut self, now: Instant) {
@@ -232,5 +264,15 @@ impl Engine {
             self.delete_link(link);
             self.out.replan();
         }
+        let overdue = self.dhcp.take_overdue(now);
+        self.decide_leases(now, overdue, false);
     }
+}
+
+fn tell_kept(id: &VipId) {
+    tracing::info!(
+        vip = %id,
+        "the announcer does not give the lease back, because this cluster may be a copy of another one that uses it; \
+        the lease ends by itself"
+    );
 }

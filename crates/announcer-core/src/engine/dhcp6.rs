@@ -85,7 +85,7 @@ impl Engine {
     pub(super) fn awaited6(&self) -> BTreeSet<(u32, IpAddr)> {
         let vips = self.vips.iter().filter_map(|(id, vip)| {
             let (VipId::Dhcp6(uid), Source::Dhcp6(dhcp)) = (id, &vip.source) else { return None };
-            let facts = dhcp.lease.recorded.as_ref().filter(|_| dhcp.lease.granted.is_none())?;
+            let facts = dhcp.lease.recorded.as_ref().filter(|_| dhcp.lease.is_awaited())?;
             is_told(&self.services, uid, facts.address).then_some((vip.place?, facts.address.into()))
         });
         vips.collect()

@@ -62,7 +62,12 @@ impl Engine {
             DhcpEvent::Bound(leased) if self.decline_taken(now, id, uid, leased.facts.address().into()) => {}
             DhcpEvent::Bound(leased) | DhcpEvent::Renewed(leased) => self.granted(now, id, uid, leased),
             DhcpEvent::Lost { address, why } => self.lost::<F>(now, id, uid, address, &why),
-            DhcpEvent::Report { reason, text } => self.tell_report(now, id, reason, &text),
+            DhcpEvent::Report { reason, text } => {
+                if reason == Reason::DhcpRefused {
+                    self.refused(id);
+                }
+                self.tell_report(now, id, reason, &text);
+            }
             DhcpEvent::State(state) => {
                 if let Some(client) = self.vips.get_mut(id).and_then(|vip| vip.source.client_mut()) {
                     client.state = state;
@@ -152,6 +157,15 @@ impl Engine {
         }
         self.tell_over(id, address);
         self.out.replan();
+    }
+
+    /// A server does not want an address to be used. What an earlier process left of it may not wait for the client any
+    /// longer (RFC 2131 4.4.5). An address that the client had was lost before.
+    fn refused(&mut self, id: &VipId) {
+        if let Some(client) = self.vips.get_mut(id).and_then(|vip| vip.source.client_mut()) {
+            client.refused = true;
+            self.out.replan();
+        }
     }
 
     fn client_failed(&mut self, now: Instant, id: &VipId, error: &str) {

@@ -14,6 +14,20 @@ use crate::view::{ServiceKey, ServiceView, Uid};
 /// How long the macvlan waits until its client has sent the RELEASE.
 const RELEASE_WAIT: Duration = Duration::from_secs(1);
 
+/// How long a lease of a deleted Service waits for the word of the controller, before it is left to end by itself.
+const WORD_PATIENCE: Duration = Duration::from_mins(1);
+
+/// A client whose Service was deleted while nobody could say whether its lease may be given back. It goes on until
+/// then, without its address on this node.
+#[derive(Debug)]
+pub(super) struct Undecided {
+    /// Its generation.
+    pub client: u64,
+    /// Its macvlan; DHCPv6 has none.
+    pub link: Option<u32>,
+    until: Instant,
+}
+
 /// A macvlan that will be deleted.
 #[derive(Debug)]
 struct Leaving {
@@ -29,6 +43,7 @@ struct Leaving {
 #[derive(Debug, Default)]
 pub(super) struct DhcpHistory {
     leaving: BTreeMap<Uid, Leaving>,
+    undecided: BTreeMap<VipId, Undecided>,
     /// Leases that were released because their Service changed its MAC or host name; kept until the new client starts.
     given_back: BTreeMap<Uid, Ipv4Addr>,
     /// Leases that a server has refused to this node or has not renewed. Their Services may still show them.
@@ -73,21 +88,38 @@ impl DhcpHistory {
         due
     }
 
+    /// Keeps the client of a deleted Service until it is known whether its lease may be given back.
+    pub fn wait_for_word(&mut self, now: Instant, id: VipId, client: u64, link: Option<u32>) {
+        self.undecided.insert(id, Undecided { client, link, until: now + WORD_PATIENCE });
+    }
+
+    /// Clients that wait for a word, all of them; none waits any longer.
+    pub fn take_undecided(&mut self) -> BTreeMap<VipId, Undecided> {
+        std::mem::take(&mut self.undecided)
+    }
+
+    /// The same of those whose wait is over.
+    pub fn take_overdue(&mut self, now: Instant) -> BTreeMap<VipId, Undecided> {
+        self.undecided.extract_if(.., |_, undecided| undecided.until <= now).collect()
+    }
+
     /// When the first wait ends.
     pub fn deadline(&self) -> Option<Instant> {
-        self.leaving.values().map(|leaving| leaving.until).min()
+        let undecided = self.undecided.values().map(|undecided| undecided.until);
+        self.leaving.values().map(|leaving| leaving.until).chain(undecided).min()
     }
 
     /// Macvlans that wait.
     pub fn leaving_links(&self) -> BTreeSet<u32> {
-        self.leaving.values().map(|leaving| leaving.link).collect()
+        let undecided = self.undecided.values().filter_map(|undecided| undecided.link);
+        self.leaving.values().map(|leaving| leaving.link).chain(undecided).collect()
     }
 
     /// Whether the VIP or its address is on a macvlan that waits.
     pub fn is_leaving(&self, id: &VipId) -> bool {
         match id {
-            VipId::Dhcp(uid) => self.leaving.contains_key(uid),
-            VipId::Dhcp6(_) => false,
+            VipId::Dhcp(uid) => self.leaving.contains_key(uid) || self.undecided.contains_key(id),
+            VipId::Dhcp6(_) => self.undecided.contains_key(id),
             VipId::Static(address) => {
                 self.leaving.values().any(|leaving| leaving.address.map(IpAddr::V4) == Some(*address))
             }

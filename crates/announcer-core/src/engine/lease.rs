@@ -24,11 +24,13 @@ pub(super) struct ClientState {
     pub state: State,
     /// When a client that has failed is started again.
     pub retry: Option<Instant>,
+    /// A server has refused an address, and none has given one since.
+    pub refused: bool,
 }
 
 impl Default for ClientState {
     fn default() -> Self {
-        Self { running: None, state: State::Init, retry: None }
+        Self { running: None, state: State::Init, retry: None, refused: false }
     }
 }
 
@@ -107,6 +109,12 @@ impl<F: RecordedLease> Lease<F> {
             self.recorded = Some(leased.facts.clone());
         }
         self.granted = Some(leased);
+        self.client.refused = false;
+    }
+
+    /// Whether what an earlier process left stays until the client has spoken to a server.
+    pub fn is_awaited(&self) -> bool {
+        self.granted.is_none() && !self.client.refused
     }
 
     /// The lease is lost. Returns the facts that are recorded.

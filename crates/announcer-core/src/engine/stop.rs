@@ -210,6 +210,8 @@ impl Engine {
             Owners::Elected(leases) if leases.has_any() => OwnedBy::Leases,
             Owners::Elected(_) => OwnedBy::None,
         };
+        let undecided = self.dhcp.take_undecided();
+        self.decide_leases(now, undecided, false);
         let step = self.shutdown.begin(now, owned_by);
         self.end(now, step);
     }

@@ -45,6 +45,11 @@ impl ControllerWord {
         self.safe_mode == Some(true)
     }
 
+    /// Whether nothing was heard of it.
+    pub fn is_silent(&self) -> bool {
+        self.safe_mode.is_none()
+    }
+
     /// Whether this cluster may be a copy: the controller says that it may, or has said nothing and still has time.
     pub fn may_be_a_copy(&self, now: Instant) -> bool {
         self.safe_mode.unwrap_or_else(|| self.listed.is_none_or(|listed| now < listed + WORD_WAIT))
@@ -59,6 +64,8 @@ impl Engine {
             return;
         }
         self.out.replan();
+        let undecided = self.dhcp.take_undecided();
+        self.decide_leases(now, undecided, !yes);
         for vip in self.vips.values_mut().filter(|vip| !yes && vip.conflicts > 0) {
             if let Phase::Blocked { until } = &mut vip.phase {
                 *until = now.min(*until);
@@ -77,6 +84,11 @@ impl Engine {
     /// read the word of the controller.
     pub(in crate::engine) fn may_be_a_copy(&self, now: Instant) -> bool {
         matches!(self.ownership, Owners::Node(_)) && self.node_mode.controller.may_be_a_copy(now)
+    }
+
+    /// Whether the controller has still to say whether this cluster is a copy.
+    pub(in crate::engine) fn awaits_word(&self) -> bool {
+        self.node_mode.controller.is_silent()
     }
 
     /// Whether an address that clients know has to be asked about before this node sets it. In safe mode that is each

@@ -407,6 +407,22 @@ fn what_kube_vip_left_waits_for_its_client_for_a_minute_from_its_adoption_on() {
     }
 }
 
+/// The record says that its lease is over: nobody could write the last renewals. So the client asks anew.
+#[test]
+fn what_an_earlier_process_left_goes_when_the_server_refuses_it() {
+    let mut node = orphaned(|now| Some(LeaseEnd::At(now + Duration::from_mins(10))));
+    node.start_with(&[its_service()], MINE);
+    assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"), "its client has not answered yet");
+    let silence = DhcpEvent::Report { reason: Reason::DhcpNoAnswer, text: "no answer".into() };
+    node.dhcp("web", silence);
+    assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"), "nobody has refused it");
+    node.dhcp("web", DhcpEvent::Report { reason: Reason::DhcpRefused, text: "NAK".into() });
+    assert!(node.kernel.own().is_empty(), "{:?}", node.take_log());
+    let leased = leased(&node, "10.0.0.50", 600);
+    node.dhcp("web", DhcpEvent::Bound(leased));
+    assert!(node.kernel.has("vip-web00000", "10.0.0.50/32"), "a server has given it again");
+}
+
 /// The new owner's macvlan has the same MAC, and we have announced nothing ourselves.
 #[test]
 fn an_address_that_is_only_kept_goes_when_another_node_announces_it_with_the_same_mac() {

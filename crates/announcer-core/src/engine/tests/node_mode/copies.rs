@@ -158,30 +158,66 @@ fn a_member_that_answers_for_a_lease_with_its_own_mac_is_no_stranger() {
     assert!(made(&cluster));
 }
 
+/// Its client has its lease, and then the Service is deleted.
+fn served_and_gone(service: ServiceView, said: Option<bool>) -> Cluster {
+    let mut cluster = unheard(service);
+    if let Some(safe_mode) = said {
+        cluster.node.feed(Input::SafeMode(safe_mode));
+    }
+    cluster.node.pass_ms(100);
+    let lease = leased(&cluster.node, "10.0.0.50", 600);
+    cluster.node.dhcp("web", DhcpEvent::Bound(lease));
+    cluster.node.pass_ms(100);
+    assert!(cluster.node.kernel.has("vip-web00000", "10.0.0.50/32"));
+    cluster.node.take_log();
+    cluster.node.gone("web");
+    cluster
+}
+
 #[test]
 fn a_cluster_that_may_be_a_copy_gives_no_lease_back_that_the_original_may_have() {
     let new =
         ServiceView { published: Published { lease: None, ..leasing("node-1", 4).published }, ..leasing("node-1", 4) };
     let new = ServiceView { dhcp: DhcpWishes::default(), ..new };
-    for (service, said, released) in [
-        (leasing("node-1", 4), None, false),
-        (leasing("node-1", 4), Some(true), false),
-        (leasing("node-1", 4), Some(false), true),
-        (new, None, true),
-    ] {
-        let mut cluster = unheard(service);
-        if let Some(safe_mode) = said {
-            cluster.node.feed(Input::SafeMode(safe_mode));
-        }
-        cluster.node.pass_ms(100);
-        let lease = leased(&cluster.node, "10.0.0.50", 600);
-        cluster.node.dhcp("web", DhcpEvent::Bound(lease));
-        cluster.node.pass_ms(100);
-        cluster.node.take_log();
-        cluster.node.gone("web");
+    for (service, said, released) in
+        [(leasing("node-1", 4), Some(true), false), (leasing("node-1", 4), Some(false), true), (new, None, true)]
+    {
+        let mut cluster = served_and_gone(service, said);
         let log = cluster.node.take_log();
         assert!(log.contains(&format!("stop dhcp web00000-uid release {released}")), "{said:?}: {log:?}");
         cluster.node.pass_ms(1100);
         assert!(cluster.node.kernel.network.link_by_name("vip-web00000").is_none(), "{said:?}");
     }
+}
+
+/// A node has just started when a user deletes the Service: the controller has not spoken to it yet.
+#[test]
+fn a_lease_of_a_deleted_service_waits_for_the_word_of_the_controller_and_is_given_back_on_it() {
+    for (said, released) in [(Some(false), true), (Some(true), false), (None, false)] {
+        let mut cluster = served_and_gone(leasing("node-1", 4), None);
+        let log = cluster.node.take_log();
+        assert!(!log.iter().any(|line| line.starts_with("stop dhcp")), "{log:?}");
+        assert!(!cluster.node.kernel.has("vip-web00000", "10.0.0.50/32"), "nobody answers for it meanwhile");
+        cluster.node.pass_ms(5000);
+        assert!(made(&cluster), "the client gives the lease back from its macvlan");
+        match said {
+            Some(safe_mode) => cluster.node.feed(Input::SafeMode(safe_mode)),
+            None => cluster.node.pass_ms(60_000),
+        }
+        let log = cluster.node.take_log();
+        assert!(log.contains(&format!("stop dhcp web00000-uid release {released}")), "{said:?}: {log:?}");
+        cluster.node.pass_ms(1100);
+        assert!(!made(&cluster), "{said:?}");
+        assert!(!cluster.node.take_log().iter().any(|line| line.starts_with("stop dhcp")), "once");
+    }
+}
+
+#[test]
+fn a_process_that_ends_waits_for_no_word_about_a_lease() {
+    let mut cluster = served_and_gone(leasing("node-1", 4), None);
+    cluster.node.take_log();
+    cluster.node.feed(Input::Stop);
+    let log = cluster.node.take_log();
+    assert!(log.contains(&"stop dhcp web00000-uid release false".to_owned()), "{log:?}");
+    assert!(!made(&cluster));
 }
