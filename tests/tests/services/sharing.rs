@@ -33,7 +33,7 @@ async fn a_second_service_shares_the_first_ones_address() {
     secure.wait_until_gone().await.unwrap();
     web.reply(address, 80).await.unwrap();
     web.delete().await.unwrap();
-    web.wait_for_event("SyncLoadBalancerFailed", "share its address").await.unwrap();
+    web.wait_for_event("SyncLoadBalancerFailed", "shares its address").await.unwrap();
     assert!(web.load_balancer().await.unwrap().is_some(), "the LoadBalancer of a shared address stays");
     names.udp_reply(address, 80).await.unwrap();
     names.delete().await.unwrap();

@@ -266,10 +266,6 @@ impl HostUpgrade {
     }
 
     fn report_of(&self, now: i64, window: &UpgradeWindow, facts: &UpgradeFacts) -> String {
-        let (title, phase) = match &self.plan {
-            Some((title, phase, _)) => (title.as_str(), phase.as_str()),
-            None => ("an upgrade whose plan could not be read", "over"),
-        };
         let mut parts = Vec::new();
         for machine in &facts.machines {
             let Some(history) = self.histories.get(&machine.node) else { continue };
@@ -298,7 +294,11 @@ impl HostUpgrade {
             }
         }
         let nodes = if parts.is_empty() { "no node was moved or shut down".to_owned() } else { parts.join("; ") };
-        format!("{title} ({phase}), {}: {nodes}", span(now - window.opened))
+        let took = span(now - window.opened);
+        match &self.plan {
+            Some((title, phase, _)) => format!("{title} ({phase}), {took}: {nodes}"),
+            None => format!("{}; it took {took}: {nodes}", ended(&window.cause)),
+        }
     }
 
     fn look_at(
@@ -351,6 +351,11 @@ fn call(facts: &UpgradeFacts, inferred: Option<&str>) -> Option<(String, bool)> 
     }
     facts.silent_seconds.filter(|silent| *silent >= SILENT)?;
     Some(("The Harvester API gives no usable answer".to_owned(), false))
+}
+
+/// The cause of a window as it reads when the window is over.
+fn ended(cause: &str) -> String {
+    cause.replacen(" leave ", " left ", 1).replacen(" are being upgraded", " were upgraded", 1)
 }
 
 /// Hash of the signals, which changes when one of them does.

@@ -202,6 +202,11 @@ fn the_report_names_who_was_moved_who_was_off_and_whose_address_changed() {
     let told = play("toolkit-three-hosts", false);
     let report = told.events.iter().find(|tell| tell.reason == "HostUpgradeReport").unwrap();
     assert!(report.message.contains("node node1 moved 2 times") && report.message.contains("96 min"), "{report:?}");
+    // No plan is seen: what was seen is said.
+    let told = play("without-rights", false);
+    let report = told.events.iter().find(|tell| tell.reason == "HostUpgradeReport").unwrap();
+    let begins = "Machines of this cluster left Harvester host host-1, as in an upgrade of hosts; it took ";
+    assert!(report.message.starts_with(begins) && report.message.contains(" min: node node"), "{report:?}");
 }
 
 #[test]

@@ -149,10 +149,11 @@ pub(super) fn still_used(
     let keys: BTreeSet<&ServiceKey> =
         joined(service, lb, sharers).into_iter().chain(users).map(|user| &user.key).collect();
     let names: Vec<String> = keys.into_iter().map(ToString::to_string).collect();
+    let (share, them) = if names.len() == 1 { ("shares", "it") } else { ("share", "them") };
     (!names.is_empty()).then(|| {
         format!(
-            "the load balancer of service {key} stays, because {} share its address: delete them or let them name \
-             another service first",
+            "the load balancer of service {key} stays, because {} {share} its address: delete {them} or let {them} \
+             name another service first",
             names.join(", "),
             key = service.key
         )

@@ -111,7 +111,7 @@ async fn an_address_is_not_released_while_another_member_shows_it() {
     });
     let late = arrives_late(&lab, member("default/second", 2, "TCP/443")).await;
     let Ensured::Waiting(waiting) = lab.ensure_named("default/second").await.unwrap() else { panic!("it is used") };
-    assert!(waiting.message.contains("because default/third share its address"), "{}", waiting.message);
+    assert!(waiting.message.contains("because default/third shares its address"), "{}", waiting.message);
     assert_eq!(lab.sent(), []);
 
     assert_eq!(lab.ensure_named("default/third").await.unwrap(), Ensured::ready(true));

@@ -481,7 +481,7 @@ async fn a_deletion_waits_for_who_is_still_served_at_the_address_and_is_woken_wh
     lab.user_deletes();
     let Deleted::Waiting(waiting) = lab.delete().await else { panic!("it is used") };
     assert!(
-        waiting.needs_user && waiting.message.contains("because default/former share its address"),
+        waiting.needs_user && waiting.message.contains("because default/former shares its address"),
         "{}",
         waiting.message
     );
@@ -522,7 +522,7 @@ async fn a_deletion_waits_for_who_is_still_served_at_the_lease() {
     lab.sent();
     let Deleted::Waiting(waiting) = lab.delete().await else { panic!("it is used") };
     assert!(
-        waiting.needs_user && waiting.message.contains("because default/former share its address"),
+        waiting.needs_user && waiting.message.contains("because default/former shares its address"),
         "{}",
         waiting.message
     );

@@ -69,14 +69,19 @@ fn deletion_goes_by_the_services_own_object_whatever_was_published() {
     );
     let sharer = Arc::new(secondary("default/web2").short(&[("ip", IP)]).done());
     assert!(matches!(send(&ready_lb(), &[refused.clone(), sharer]), DeletePlan::Waiting(..)), "by its annotation");
-    let sharer = Arc::new(secondary("default/web2").label("default.web").done());
-    let DeletePlan::Waiting(waiting) = send(&ready_lb(), &[refused, sharer]) else { panic!() };
-    assert!(waiting.needs_user);
-    assert_eq!(
-        waiting.message,
-        "the load balancer of service default/web stays, because default/web2 share its address: delete them or let \
-         them name another service first"
-    );
+    let sharer = |name| Arc::new(secondary(name).label("default.web").done());
+    for (sharers, expected) in [
+        (vec!["default/web2"], "default/web2 shares its address: delete it or let it name another service first"),
+        (
+            vec!["default/web2", "default/web4"],
+            "default/web2, default/web4 share its address: delete them or let them name another service first",
+        ),
+    ] {
+        let all: Vec<_> = sharers.into_iter().map(sharer).chain([refused.clone()]).collect();
+        let DeletePlan::Waiting(waiting) = send(&ready_lb(), &all) else { panic!() };
+        assert!(waiting.needs_user);
+        assert_eq!(waiting.message, format!("the load balancer of service default/web stays, because {expected}"));
+    }
 }
 
 /// Decision 7; host pace spec rule 6.
