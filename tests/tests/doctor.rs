@@ -324,7 +324,7 @@ const FILES: [(&str, &str, &str); 10] = [
 const PROGRAMS: [&str; 3] = ["controller-missing", "announcer-silent", "macvlan-missing"];
 
 /// Checks that are tried on snapshots only, in `crates/diagnose`, and what a bed would have to have for them.
-const NOT_PLANTED: [(&str, &[&str]); 7] = [
+const NOT_PLANTED: [(&str, &[&str]); 8] = [
     (
         "a stranger on the LAN, a node that lacks something, or a DHCP server that is away or refuses",
         &[
@@ -353,6 +353,7 @@ const NOT_PLANTED: [(&str, &[&str]); 7] = [
             "safe-mode",
         ],
     ),
+    ("a node that loses its power, which takes its kubelet and its machine along", &["node-silent"]),
     (
         "a Service that nobody serves, or that does not go, for a while",
         &["address-unowned", "owner-silent", "service-not-deleted", "service-not-served"],

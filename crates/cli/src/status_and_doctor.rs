@@ -34,9 +34,11 @@ Examples:
   harvester-cloud-provider status -o json | jq '.services[] | select(.reason != \"\")'
   kubectl -n kube-system exec deployment/harvester-cloud-provider -- harvester-cloud-provider status
 
-Exit status: 0 every Service that is ours is announced, 3 one is not, a named one does not exist, or Harvester or the \
-announcers cannot be asked, 1 the guest cluster or its Services cannot be read, 2 wrong usage. What else these \
-credentials may not read is left out; -o wide and json name it.";
+Column MODE is how the address of a Service came about (pool, dhcp, static, shared); without one, what it asks for.
+
+Exit status: 0 every Service that is ours is announced and none has a reason, 3 one is not or has a reason, a named \
+one does not exist, or Harvester or the announcers cannot be asked, 1 the guest cluster or its Services cannot be \
+read, 2 wrong usage. What else these credentials may not read is left out; -o wide and json name it.";
 
 const DOCTOR_EXAMPLES: &str = "\
 Examples:
@@ -165,13 +167,21 @@ async fn show(arguments: StatusArguments) -> anyhow::Result<ExitCode> {
             StatusFormat::JsonPath(template) => template.render(&serde_json::to_value(&report)?),
         };
         let text = text.trim_end();
+        let for_people = matches!(arguments.output, StatusFormat::Of(Output::Text) | StatusFormat::Wide);
+        let notes = || {
+            for note in report.notes.iter().filter(|_| for_people) {
+                eprintln!("{note}");
+            }
+        };
         if !arguments.watch {
             let said = say(text);
+            notes();
             let status = report.exit_status();
             return Ok(if status == 0 { said } else { ExitCode::from(status) });
         }
         if text != before {
             print(&format!("{}{text}\n", if before.is_empty() { "" } else { "---\n" }))?;
+            notes();
             before = text.to_owned();
         }
         tokio::time::sleep(LOOK_EVERY).await;

@@ -125,6 +125,21 @@ pub fn snapshot() -> Snapshot {
     snapshot
 }
 
+/// The announcer of `watcher` gets no answer from this node.
+pub fn fall_silent(snapshot: &mut Snapshot, name: &str, watcher: &str) {
+    for node in snapshot.nodes.iter_mut().filter(|node| node.metadata.name.as_deref() == Some(name)) {
+        node.metadata.uid = Some(format!("node-{name}"));
+    }
+    let silence =
+        json!({"uid": format!("node-{name}"), "ms": 230, "unanswered": ["arp 10.0.0.12", "tcp 10.0.0.12:10250"]});
+    let card = json!({"links": [], "serving": true, "silent": {name: silence}}).to_string();
+    let mut lease = member(watcher);
+    lease["metadata"]["annotations"]["cloudprovider.harvesterhci.io/announcer-card"] = json!(card);
+    let lease: k8s_openapi::api::coordination::v1::Lease = read(lease);
+    snapshot.leases.retain(|one| one.metadata.name != lease.metadata.name);
+    snapshot.leases.push(lease);
+}
+
 /// What the announcer's report makes of it by now.
 pub fn announce(snapshot: &mut Snapshot) {
     let now: Timestamp = snapshot.now;

@@ -12,6 +12,8 @@ mod healthy;
 pub mod installed;
 pub mod jsonpath;
 pub mod reasons;
+mod sharing;
+mod silence;
 pub mod snapshot;
 pub mod status;
 

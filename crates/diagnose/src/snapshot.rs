@@ -123,6 +123,18 @@ pub mod feature {
     pub const NETWORK_AWARE: &str = "network-aware";
     /// Kind `UpgradePlan` of the Upgrade Toolkit.
     pub const UPGRADE_PLANS: &str = "upgrade-plans";
+
+    /// What it means, for users.
+    pub fn words(name: &str) -> &str {
+        match name {
+            LOAD_BALANCERS => "load balancers of guest clusters",
+            MACHINES => "virtual machines",
+            IPV6_POOL => "a second pool, of IPv6, for one load balancer",
+            NETWORK_AWARE => "addresses of the network that a Service names",
+            UPGRADE_PLANS => "plans of the Upgrade Toolkit",
+            other => other,
+        }
+    }
 }
 
 /// Why an API cannot be read.

@@ -14,6 +14,7 @@ use super::finding::Finding;
 use super::nodes::is_shut_out;
 use super::pods;
 use crate::facts;
+use crate::silence;
 use crate::snapshot::{Snapshot, list};
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
@@ -131,8 +132,8 @@ fn member(snapshot: &Snapshot, lease: &Lease) -> Option<Finding> {
     let node = node_of(snapshot, lease)?;
     let object = format!("announcer of node {name}");
     if !facts::is_fresh(snapshot, lease) {
-        // A node that is off has no announcer and needs none.
-        return facts::is_ready(node).then(|| {
+        // A node that is off has no announcer and needs none, and one that is silent has a finding of its own.
+        return (facts::is_ready(node) && !silence::silent(snapshot).contains_key(name)).then(|| {
             let ago = facts::renewed(snapshot, lease).map_or(0, |(ago, _)| ago);
             Finding::warning(Check::AnnouncerSilent, object)
                 .what(format!("it has not renewed its Lease for {}", age(ago)))

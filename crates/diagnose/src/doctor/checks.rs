@@ -80,6 +80,7 @@ checks! {
     NoReadyEndpoint = "no-ready-endpoint",
     NodeExcluded = "node-excluded",
     NodeNotInitialised = "node-not-initialised",
+    NodeSilent = "node-silent",
     NodeWithoutMachine = "node-without-machine",
     OwnerSilent = "owner-silent",
     Paused = "paused",

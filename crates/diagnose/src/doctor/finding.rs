@@ -7,7 +7,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::checks::Check;
-use crate::snapshot::{Host, Side, Snapshot, Unread};
+use crate::snapshot::{Host, Side, Snapshot, Unread, feature};
 
 /// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -135,12 +135,22 @@ impl Cluster {
         if !self.version.is_empty() {
             let _ = write!(line, ", Harvester {}", self.version);
         }
-        for (feature, offered) in &self.features {
-            let _ = write!(line, ", {feature} {}", if *offered { "yes" } else { "no" });
+        for (has, introduction) in [(true, "it has"), (false, "it has not")] {
+            let these = self.features.iter().filter(|(_, offered)| **offered == has);
+            let words: Vec<&str> = these.map(|(name, _)| feature::words(name)).collect();
+            if !words.is_empty() {
+                let _ = write!(line, "; {introduction}: {}", words.join(", "));
+            }
         }
         (!self.kubernetes.is_empty()).then_some(line)
     }
 }
+
+/// Files that remedies name, and what they have: an installation may call them otherwise.
+const FILES: [(&str, &str); 2] = [
+    ("harvester.yaml", "the kubeconfig of an administrator of Harvester"),
+    ("values.yaml", "the values that the chart was installed with; helm get values prints them"),
+];
 
 /// All findings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -181,6 +191,11 @@ impl Examination {
                 Severity::Error => "ERROR",
             };
             let _ = writeln!(text, "{word}  {object}: {what}\n  why:   {why}\n  do:    {remedy}\n  check: {check}\n");
+        }
+        for (file, content) in FILES {
+            if self.findings.iter().any(|finding| finding.remedy.contains(file)) {
+                let _ = writeln!(text, "{file}: {content}");
+            }
         }
         for Unread { what, why } in &self.unread {
             let _ = writeln!(text, "not looked at: {what}: {why}");

@@ -16,6 +16,7 @@ mod host;
 pub(crate) mod nodes;
 mod pods;
 mod pools;
+mod remedies;
 mod services;
 
 use crate::snapshot::{Snapshot, Unread};

@@ -11,11 +11,13 @@ use super::advice;
 use super::checks::Check;
 use super::finding::Finding;
 use crate::facts;
+use crate::silence::{self, Silent};
 use crate::snapshot::Snapshot;
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
     let mut all: Vec<Finding> = snapshot.nodes.iter().flat_map(|node| of(snapshot, node)).collect();
     all.extend(elsewhere(snapshot));
+    all.extend(silent(snapshot));
     all.extend(snapshot.daemon_sets.iter().filter_map(|set| calico(snapshot, set)));
     all.extend(cilium(snapshot));
     all
@@ -31,18 +33,29 @@ fn has_machines(snapshot: &Snapshot) -> Option<bool> {
     Some(placed.any(|node| facts::vm_name(node, snapshot).is_some()))
 }
 
-/// Reports that none of the machines is in the namespace that was looked at. The usual cause is a file of an
-/// administrator whose context names no namespace; then every Node is well, and none may be deleted.
-fn elsewhere(snapshot: &Snapshot) -> Option<Finding> {
+/// That no machine of this cluster is in the namespace that was looked at, as text, and the namespace in the record if
+/// that is another one.
+pub fn machines_elsewhere(snapshot: &Snapshot) -> Option<(String, Option<String>)> {
     if has_machines(snapshot)? {
         return None;
     }
     let namespace = &snapshot.namespace;
+    let what = format!("none of this cluster's machines is in namespace {namespace} of Harvester");
     let card = facts::identity_card(snapshot);
     let recorded = card["namespace"].as_str().filter(|recorded| !recorded.is_empty() && recorded != namespace);
+    Some(match recorded {
+        Some(right) => (format!("{what} (the record says namespace {right})"), Some(right.to_owned())),
+        None => (what, None),
+    })
+}
+
+/// Reports that none of the machines is in the namespace that was looked at. The usual cause is a file of an
+/// administrator whose context names no namespace; then every Node is well, and none may be deleted.
+fn elsewhere(snapshot: &Snapshot) -> Option<Finding> {
+    let (what, recorded) = machines_elsewhere(snapshot)?;
+    let namespace = &snapshot.namespace;
     let finding = Finding::error(Check::MachinesElsewhere, format!("namespace {namespace} of Harvester"))
         .why("nothing of this cluster is found there: neither its machines nor its load balancers were checked");
-    let what = format!("none of this cluster's machines is in namespace {namespace} of Harvester");
     let Some(right) = recorded else {
         return Some(finding.what(what).remedy(
             "kubectl --kubeconfig harvester.yaml get virtualmachines.kubevirt.io -A     # shows their namespace: name \
@@ -51,14 +64,34 @@ fn elsewhere(snapshot: &Snapshot) -> Option<Finding> {
     };
     let file = &snapshot.cloud_config;
     let remedy = if file.starts_with("Secret ") {
-        advice::write_credentials(snapshot, right, "", &format!("writes {file} anew, for that namespace"))
+        advice::write_credentials(snapshot, &right, "", &format!("writes {file} anew, for that namespace"))
     } else {
         format!(
             "kubectl --kubeconfig {file} config set-context --current --namespace={right}     # then call doctor with \
              it again; or give a cloud-config whose context names that namespace"
         )
     };
-    Some(finding.what(format!("{what} (the record says namespace {right})")).remedy(remedy))
+    Some(finding.what(what).remedy(remedy))
+}
+
+/// Reports the nodes that other nodes do not hear any more. Their announcers say so within a second; the Lease of such
+/// a node, and its condition `Ready`, look well for longer.
+fn silent(snapshot: &Snapshot) -> Vec<Finding> {
+    let of = |(name, silent): (String, Silent)| {
+        let node = snapshot.nodes.iter().find(|node| node.name_any() == name);
+        let machine = node.and_then(|node| facts::vm_name(node, snapshot)).unwrap_or_else(|| "<machine>".to_owned());
+        let namespace = if snapshot.namespace.is_empty() { "<namespace>" } else { &snapshot.namespace };
+        let unanswered: Vec<&str> = silent.unanswered.iter().map(String::as_str).collect();
+        Finding::warning(Check::NodeSilent, format!("Node {name}"))
+            .what(format!("it is silent, by {}: no answer to {}", silent.watchers.join(", "), unanswered.join(", ")))
+            .why("other nodes take its addresses over; what ran on it alone is away")
+            .remedy(format!(
+                "kubectl --kubeconfig harvester.yaml -n {namespace} get \
+                 virtualmachineinstances.kubevirt.io {machine}     # whether the machine runs, and on which host; then \
+                 power, network and that host (docs/node-loss.md)"
+            ))
+    };
+    silence::silent(snapshot).into_iter().map(of).collect()
 }
 
 fn has_taint(node: &Node, key: &str) -> bool {

@@ -91,7 +91,7 @@ fn finding(snapshot: &Snapshot, workload: &str, cause: Cause, pods: &[(&Pod, &Co
             format!("the image {} cannot be pulled ({reason}){}", container.image, told(said.to_owned())),
             advice::helm_upgrade_with_values(
                 snapshot,
-                "import that image on the nodes, or correct image.repository and image.tag in your values file",
+                "import that image on the nodes, or correct image.repository and image.tag in values.yaml",
             ),
         ),
         Cause::Crash => (

@@ -17,6 +17,9 @@ use super::finding::Finding;
 use crate::facts;
 use crate::snapshot::Snapshot;
 
+/// Reasons of a condition that refuse the address itself.
+const REFUSED: [&str; 2] = ["WrongAnnotation", "AddressTaken"];
+
 const EDIT: &str = "kubectl --kubeconfig harvester.yaml edit ippools.loadbalancer.harvesterhci.io";
 
 pub fn findings(snapshot: &Snapshot) -> Vec<Finding> {
@@ -42,8 +45,15 @@ fn given(service: &Service) -> Option<IpAddr> {
         && facts::class(service).is_empty()
         && service.metadata.deletion_timestamp.is_none()
         && annotation(cloudprovider::PRIMARY_SERVICE).is_empty()
-        && annotation(cloudprovider::IPAM) == "static";
-    ours.then(|| annotation(cloudprovider::IP).trim().parse().ok())?
+        && annotation(cloudprovider::IPAM) == "static"
+        // An address that was refused is one finding: what else is said of it would be advice for none.
+        && !facts::trouble(service).is_some_and(|condition| REFUSED.contains(&condition.reason.as_str()));
+    ours.then(|| annotation(cloudprovider::IP).trim().parse().ok())?.filter(is_of_a_network)
+}
+
+/// Whether a network of clients can have the address at all. A condition says so of one that none can.
+fn is_of_a_network(address: &IpAddr) -> bool {
+    !(address.is_unspecified() || address.is_loopback() || address.is_multicast())
 }
 
 /// Whether the pool may book the address for another one.

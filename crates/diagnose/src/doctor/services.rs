@@ -11,9 +11,9 @@ use kube::ResourceExt;
 use super::checks::Check;
 use super::events::{self, object};
 use super::finding::Finding;
-use super::{advice, announcers, controllers, endpoints, pools};
+use super::{announcers, controllers, endpoints, remedies};
 use crate::facts::{self, ControllerDoubt};
-use crate::reasons;
+use crate::sharing;
 use crate::snapshot::Snapshot;
 
 /// The announcer's default of `lb_class_name`.
@@ -107,7 +107,7 @@ fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
         } else {
             Finding::error(check_of(&condition.reason), object(service)).why("it gets no address, or nobody serves it")
         };
-        let finding = finding.what(format!("{}: {}", condition.reason, condition.message)).remedy(remedy(
+        let finding = finding.what(format!("{}: {}", condition.reason, condition.message)).remedy(remedies::of(
             snapshot,
             service,
             &condition.reason,
@@ -121,14 +121,18 @@ fn of(snapshot: &Snapshot, service: &Service) -> Vec<Finding> {
     all
 }
 
-/// What its annotations ask for does not matter any more.
+/// What its annotations ask for does not matter any more. That others share its address is said at once: nothing but
+/// them ends that.
 fn not_deleted(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
-    let ago = facts::deleted_ago(snapshot, service).filter(|ago| *ago > facts::DELETION_TAKES)?;
+    let keepers = sharing::keepers(snapshot, service);
+    let patience = if keepers.is_empty() { facts::DELETION_TAKES } else { -1 };
+    let ago = facts::deleted_ago(snapshot, service).filter(|ago| *ago > patience)?;
     let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
-    let (why, remedy) = held(snapshot, service).unwrap_or_else(|| {
+    let shared = || (!keepers.is_empty()).then(|| (sharing::why_kept(&keepers), remedies::release(&keepers)));
+    let (why, remedy) = held(snapshot, service).or_else(shared).unwrap_or_else(|| {
         let remedy =
             format!("kubectl -n {namespace} describe service {name}     # its last Warning says what is in the way");
-        ("its load balancer and address on Harvester are not given back yet", remedy)
+        ("its load balancer and address on Harvester are not given back yet".to_owned(), remedy)
     });
     Some(
         Finding::warning(Check::ServiceNotDeleted, object(service))
@@ -140,9 +144,9 @@ fn not_deleted(snapshot: &Snapshot, service: &Service) -> Option<Finding> {
 
 /// What keeps the cloud controller from every deletion, and what ends that. The flag `--paused` is not seen from
 /// outside.
-fn held(snapshot: &Snapshot, service: &Service) -> Option<(&'static str, String)> {
-    if facts::controller_is_paused(snapshot) {
-        Some(("the cloud controller is paused: nothing is deleted before that ends", controllers::RESUME.to_owned()))
+fn held(snapshot: &Snapshot, service: &Service) -> Option<(String, String)> {
+    let (why, remedy) = if facts::controller_is_paused(snapshot) {
+        ("the cloud controller is paused: nothing is deleted before that ends", controllers::RESUME.to_owned())
     } else if let Some(doubt) = facts::doubt(snapshot) {
         let why = match doubt {
             ControllerDoubt::SafeMode(_) => "the cloud controller is in safe mode: nothing is deleted before that ends",
@@ -150,12 +154,13 @@ fn held(snapshot: &Snapshot, service: &Service) -> Option<(&'static str, String)
                 "the cloud controller does not know yet which cluster this is: nothing is deleted before that"
             }
         };
-        Some((why, controllers::settle(doubt).to_owned()))
+        (why, controllers::settle(doubt).to_owned())
     } else if facts::is_paused(service) {
-        Some(("its annotation pauses it: nothing of it is deleted before that ends", resume(service)))
+        ("its annotation pauses it: nothing of it is deleted before that ends", resume(service))
     } else {
-        None
-    }
+        return None;
+    };
+    Some((why.to_owned(), remedy))
 }
 
 /// Ends the pause of this Service.
@@ -179,46 +184,6 @@ fn check_of(reason: &str) -> Check {
         "QuotaReached" => Check::QuotaReached,
         "PortTaken" | "NoSuchPrimary" | "PrimaryWithoutAddress" => Check::ShareImpossible,
         _ => Check::ServiceNotReady,
-    }
-}
-
-fn remedy(snapshot: &Snapshot, service: &Service, reason: &str, message: &str) -> String {
-    let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
-    let annotate =
-        |key: &str, value: &str| format!("kubectl -n {namespace} annotate --overwrite service {name} {key}{value}");
-    match reason {
-        "PoolExhausted" => pools::widen(snapshot, service, message),
-        "NoMatchingPool" => pools::select(snapshot),
-        "NoSuchPool" => annotate(cloudprovider::IP_POOL, "-"),
-        "WrongFamily" => {
-            let (pool, note) = pools::of_family(snapshot, service);
-            advice::noted(annotate(cloudprovider::IP_POOL, &format!("={pool}")), &[&note])
-        }
-        "HarvesterSilent" => "kubectl --kubeconfig harvester.yaml -n harvester-system rollout restart \
-             deployment/harvester-load-balancer"
-            .to_owned(),
-        "HarvesterForbidden" => advice::write_credentials(snapshot, &snapshot.namespace, "", ""),
-        "RefusedByHarvester" => "kubectl --kubeconfig harvester.yaml -n harvester-system get pods -l \
-             app.kubernetes.io/name=harvester-load-balancer     # its webhook; else correct what its words name"
-            .to_owned(),
-        "AddressTaken" => advice::noted(
-            annotate(cloudprovider::IP, "=<a free address>"),
-            &[&format!("outside all pools, {} -o yaml shows their ranges", advice::LIST_POOLS)],
-        ),
-        "NoSuchNetwork" | "NetworkNotKept" => annotate(cloudprovider::NETWORK, "-"),
-        "QuotaReached" => {
-            let limit = facts::controller_flag(snapshot, "--max-load-balancers");
-            let limit = limit.map(|limit| format!(" above {limit}")).unwrap_or_default();
-            let change = format!("raise --max-load-balancers{limit} in extraArgs of your values file");
-            advice::helm_upgrade_with_values(snapshot, &change)
-        }
-        "UnknownIPAM" => annotate(cloudprovider::IPAM, "=<pool, dhcp or static>"),
-        "NoSuchPrimary" | "PrimaryWithoutAddress" | "PortTaken" => annotate(cloudprovider::PRIMARY_SERVICE, "-"),
-        "AddressNotAsAsked" => annotate(cloudprovider::IP, "-"),
-        _ => {
-            let what = reasons::find(reason).map_or("docs/reference.md lists all reasons", |known| known.remedy);
-            format!("kubectl -n {namespace} describe service {name}     # {reason}: {what}")
-        }
     }
 }
 

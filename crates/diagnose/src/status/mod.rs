@@ -1,6 +1,7 @@
 //! `status`: every Service that wants a load balancer, the pools, the nodes and their hosts, and an upgrade of these
 //! hosts. Pure.
 
+mod mode;
 mod rows;
 mod text;
 

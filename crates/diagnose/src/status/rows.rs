@@ -11,8 +11,11 @@ use kube::ResourceExt;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::doctor::nodes::is_shut_out;
+use super::mode::mode;
+use crate::doctor::nodes::{is_shut_out, machines_elsewhere};
 use crate::facts::{self, ControllerDoubt};
+use crate::sharing;
+use crate::silence::{self, Silent};
 use crate::snapshot::{Snapshot, Unread, list};
 
 /// Exit status: the guest cluster or its Services cannot be read.
@@ -49,7 +52,8 @@ pub struct ServiceRow {
     pub class: String,
     /// The addresses in the status, else those that are allocated.
     pub addresses: Vec<String>,
-    /// `pool`, `dhcp`, `static` or `shared`.
+    /// How its address came about, without one what it asks for: `pool`, `dhcp`, `static` or `shared`; empty: not
+    /// known.
     pub mode: String,
     /// Node that announces it.
     pub owner: Option<String>,
@@ -95,8 +99,8 @@ pub struct NodeRow {
     pub host: String,
     /// The addresses in its status.
     pub addresses: Vec<String>,
-    /// Its announcer: `announcing`, `excluded`, `kube-proxy not ready`, `leaving`, `expired`; `not known`: the Leases
-    /// could not be read; empty: none.
+    /// Its announcer: `announcing`, `excluded`, `kube-proxy not ready`, `leaving`, `expired`; `silent`, with the nodes
+    /// that get no answer from it; `not known`: the Leases could not be read; empty: none.
     pub announcer: String,
     /// Reason of its condition `HarvesterHostMaintenance` during an upgrade of its host.
     pub maintenance: String,
@@ -139,6 +143,9 @@ pub struct Report {
     /// `None` if none was ever seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_upgrade: Option<UpgradeRow>,
+    /// What is missing in the tables, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Objects that could not be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<Unread>,
@@ -152,7 +159,9 @@ pub fn report(snapshot: &Snapshot, scope: &Scope) -> Report {
     services.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     let mut pools: Vec<PoolRow> = snapshot.pools.iter().map(pool_row).collect();
     pools.sort_by(|a, b| a.name.cmp(&b.name));
-    let mut nodes: Vec<NodeRow> = snapshot.nodes.iter().map(|node| node_row(snapshot, node)).collect();
+    let silent = silence::silent(snapshot);
+    let mut nodes: Vec<NodeRow> =
+        snapshot.nodes.iter().map(|node| node_row(snapshot, node, silent.get(&node.name_any()))).collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     let mut trouble = Vec::new();
     for (what, side) in [("guest", &snapshot.guest), ("Harvester", &snapshot.harvester)] {
@@ -170,7 +179,8 @@ pub fn report(snapshot: &Snapshot, scope: &Scope) -> Report {
         trouble.extend(missing.map(|name| format!("there is no Service {name} of type LoadBalancer")));
     }
     let (named, host_upgrade, unread) = (!scope.names.is_empty(), upgrade_row(snapshot), snapshot.unread.clone());
-    Report { guest_read, services_read, named, trouble, services, pools, nodes, host_upgrade, unread }
+    let notes = notes(snapshot);
+    Report { guest_read, services_read, named, trouble, services, pools, nodes, host_upgrade, notes, unread }
 }
 
 /// Lists without which it cannot be told whether Services are announced, with the reason why they are missing.
@@ -180,17 +190,6 @@ fn unread_lists(snapshot: &Snapshot) -> impl Iterator<Item = String> {
         let why = &snapshot.why_unread(what)?.why;
         Some(format!("{what} could not be read: {why}{so}"))
     })
-}
-
-fn mode(service: &Service) -> &'static str {
-    let annotation = |key| facts::annotation(&service.metadata, key);
-    match annotation(cloudprovider::IPAM) {
-        _ if !annotation(cloudprovider::PRIMARY_SERVICE).is_empty() => "shared",
-        "dhcp" => "dhcp",
-        "static" => "static",
-        _ if !annotation(cloudprovider::SHARE_GROUP).is_empty() => "shared",
-        _ => "pool",
-    }
 }
 
 fn service_row(snapshot: &Snapshot, service: &Service) -> ServiceRow {
@@ -204,8 +203,14 @@ fn service_row(snapshot: &Snapshot, service: &Service) -> ServiceRow {
     let deleted = facts::deleted_ago(snapshot, service);
     let (state, reason, message) = match (vip, condition) {
         _ if deleted.is_some() => {
-            let reason = deleted.filter(|ago| *ago > facts::DELETION_TAKES).map_or("", |_| "Terminating");
-            ("being deleted".to_owned(), reason.to_owned(), String::new())
+            let keepers = sharing::keepers(snapshot, service);
+            let late = deleted.is_some_and(|ago| ago > facts::DELETION_TAKES);
+            let (reason, message) = match (keepers.is_empty(), late) {
+                (false, _) => ("AddressShared", sharing::why_kept(&keepers)),
+                (true, true) => ("Terminating", String::new()),
+                (true, false) => ("", String::new()),
+            };
+            ("being deleted".to_owned(), reason.to_owned(), message)
         }
         _ if !class.is_empty() => ("another's".to_owned(), format!("Class {class}"), String::new()),
         (_, Some(condition)) => {
@@ -237,7 +242,7 @@ fn service_row(snapshot: &Snapshot, service: &Service) -> ServiceRow {
         name: service.name_any(),
         class,
         addresses,
-        mode: mode(service).to_owned(),
+        mode: mode(snapshot, service).to_owned(),
         owner: vip.and_then(|vip| vip.owner.clone()),
         state,
         reason,
@@ -275,7 +280,13 @@ fn pool_row(pool: &IpPool) -> PoolRow {
     }
 }
 
-fn node_row(snapshot: &Snapshot, node: &Node) -> NodeRow {
+/// Why columns are empty although both clusters were read.
+fn notes(snapshot: &Snapshot) -> Vec<String> {
+    let note = |(what, _)| format!("columns VM and HOST lack the machines: {what}; doctor has the command");
+    machines_elsewhere(snapshot).map(note).into_iter().collect()
+}
+
+fn node_row(snapshot: &Snapshot, node: &Node, silent: Option<&Silent>) -> NodeRow {
     let name = node.name_any();
     let uid = facts::vm_uid(node);
     let vm = facts::vm_name(node, snapshot).unwrap_or_default();
@@ -305,7 +316,11 @@ fn node_row(snapshot: &Snapshot, node: &Node) -> NodeRow {
         vm,
         host,
         addresses: addresses.filter(|a| a.type_ != "Hostname").map(|a| a.address.clone()).collect(),
-        announcer: announcer.to_owned(),
+        // A Lease looks well for 15 s more.
+        announcer: match silent {
+            Some(silent) => format!("silent, by {}", silent.watchers.join(", ")),
+            None => announcer.to_owned(),
+        },
         maintenance: maintenance.map(|(_, reason, _)| reason.to_owned()).unwrap_or_default(),
         name,
     }

@@ -143,6 +143,66 @@ fn a_service_that_is_being_deleted_says_so_and_why_it_stays_after_a_minute() {
 }
 
 #[test]
+fn a_deleted_service_names_at_once_those_that_share_its_address() {
+    let mut snapshot = healthy::snapshot();
+    let mut object = healthy::service("web");
+    object["metadata"]["deletionTimestamp"] = json!("2026-01-01T12:00:00Z");
+    snapshot.services[1] = read(object);
+    let mut sharer = healthy::service("shared1");
+    sharer["metadata"]["labels"] = json!({"cloudprovider.harvesterhci.io/primary-service": "default.web"});
+    snapshot.services.push(read(sharer));
+    healthy::announce(&mut snapshot);
+    let report = report(&snapshot, &Scope::default());
+    let row = |name: &str| report.services.iter().find(|row| row.name == name).unwrap();
+    assert_eq!((row("web").state.as_str(), row("web").reason.as_str()), ("being deleted", "AddressShared"));
+    assert!(row("web").message.contains("because default/shared1 shares the address"), "{}", row("web").message);
+    assert_eq!((row("web").mode.as_str(), row("shared1").mode.as_str()), ("pool", "shared"));
+    assert_eq!(report.exit_status(), 3);
+}
+
+/// Its Lease and its Node look well for a while.
+#[test]
+fn a_node_that_others_do_not_hear_is_called_silent() {
+    let mut snapshot = healthy::snapshot();
+    healthy::fall_silent(&mut snapshot, "node2", "node1");
+    let report = report(&snapshot, &Scope::default());
+    let shown: Vec<_> = report.nodes.iter().map(|row| (row.state.as_str(), row.announcer.as_str())).collect();
+    assert_eq!(shown, [("Ready", "announcing"), ("Ready", "silent, by node1")]);
+    assert!(report.is_well(), "what it announced is announced by others");
+}
+
+#[test]
+fn machines_that_are_elsewhere_are_the_reason_of_empty_columns() {
+    let mut snapshot = healthy::snapshot();
+    assert_eq!(report(&snapshot, &Scope::default()).notes, [""; 0]);
+    snapshot.namespace = "default".into();
+    snapshot.machines.clear();
+    let found = report(&snapshot, &Scope::default());
+    let expected = "columns VM and HOST lack the machines: none of this cluster's machines is in namespace default of \
+         Harvester; doctor has the command";
+    assert_eq!((found.notes.as_slice(), found.exit_status()), (&[expected.to_owned()][..], 0));
+    snapshot.unread.push(Unread { what: "VirtualMachines on Harvester".into(), why: "no right".into() });
+    assert_eq!(report(&snapshot, &Scope::default()).notes, [""; 0], "they were not read");
+}
+
+/// What is asked for in vain changes nothing of the address that there is.
+#[test]
+fn the_mode_is_that_of_the_address_and_not_of_the_annotations() {
+    let shown = |key: &str, value: &str| {
+        let mut snapshot = healthy::snapshot();
+        let mut object = healthy::service("web");
+        object["metadata"]["annotations"][format!("cloudprovider.harvesterhci.io/{key}")] = json!(value);
+        snapshot.services[1] = read(object);
+        report(&snapshot, &Scope::default()).services[0].mode.clone()
+    };
+    for (key, value) in
+        [("primary-service", "nobody"), ("share-group", "g"), ("ipam", "dhcp"), ("ipam", "dchp"), ("ipam", "static")]
+    {
+        assert_eq!(shown(key, value), "pool", "{key}: {value}");
+    }
+}
+
+#[test]
 fn of_a_guest_that_cannot_be_read_nothing_is_claimed() {
     let mut snapshot = healthy::snapshot();
     (snapshot.services, snapshot.nodes, snapshot.announcer) = (Vec::new(), Vec::new(), None);

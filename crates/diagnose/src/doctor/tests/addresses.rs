@@ -81,6 +81,11 @@ fn a_static_address_is_outside_all_pools_and_in_a_network_of_the_nodes() {
         ("fd00::50", ""),
         ("fe80::50", "lies in no network of the nodes, which are fd00::/64"),
         ("nonsense", ""),
+        // No Service can have these: the condition says so, and a route would help nobody.
+        ("127.0.0.1", ""),
+        ("224.0.0.5", ""),
+        ("0.0.0.0", ""),
+        ("::1", ""),
     ] {
         let found = findings_of(given(address));
         let said = found.first().map(|finding| finding.what.as_str()).unwrap_or_default();
@@ -88,6 +93,27 @@ fn a_static_address_is_outside_all_pools_and_in_a_network_of_the_nodes() {
     }
     let inside = findings_of(given("10.0.0.52"));
     assert!(inside[0].remedy.starts_with("kubectl ") && inside[0].remedy.contains(" edge "), "{inside:?}");
+}
+
+#[test]
+fn an_address_that_is_refused_is_one_finding() {
+    for (reason, address) in [
+        ("WrongAnnotation", "127.0.0.1"),
+        ("WrongAnnotation", "224.0.0.5"),
+        ("WrongAnnotation", "0.0.0.0"),
+        ("WrongAnnotation", "2001:db8::5"),
+        ("AddressTaken", "10.9.0.5"),
+        ("AddressTaken", "10.0.0.52"),
+    ] {
+        let found = findings_of(move |snapshot: &mut Snapshot| {
+            given(address)(snapshot);
+            let status = json!({"conditions": [{"type": "LoadBalancerReady", "status": "False", "reason": reason,
+                "message": "m", "lastTransitionTime": "2026-01-01T11:00:00Z"}]});
+            snapshot.services[1].status = Some(read(status));
+        });
+        assert_eq!(found.len(), 1, "{reason} {address}: {found:?}");
+        assert!(found[0].what.starts_with(reason), "{found:?}");
+    }
 }
 
 #[test]

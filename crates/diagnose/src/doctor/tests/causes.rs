@@ -100,6 +100,38 @@ fn a_deletion_that_waits_for_the_end_of_a_pause_or_of_safe_mode_is_said_to() {
     }
 }
 
+/// An Event of the first second knows why it stays.
+#[test]
+fn a_deleted_service_that_others_share_says_so_at_once() {
+    let finding = |more: &dyn Fn(&mut Snapshot)| {
+        let mut snapshot = healthy::snapshot();
+        service(|object| {
+            object["metadata"]["deletionTimestamp"] = json!("2026-01-01T12:00:00Z");
+            object["metadata"]["finalizers"] = json!(["service.kubernetes.io/load-balancer-cleanup"]);
+        })(&mut snapshot);
+        more(&mut snapshot);
+        examine(&snapshot).findings.into_iter().find(|finding| finding.check == Check::ServiceNotDeleted)
+    };
+    let sharer = |snapshot: &mut Snapshot| {
+        let key = "cloudprovider.harvesterhci.io/primary-service";
+        let mut object = healthy::service("shared1");
+        object["metadata"]["labels"] = json!({key: "default.web"});
+        object["metadata"]["annotations"][key] = json!("web");
+        snapshot.services.push(read(object));
+    };
+    assert_eq!(finding(&|_| ()), None, "it may take a minute");
+    let found = finding(&sharer).unwrap();
+    assert!(found.why.contains("because default/shared1 shares the address"), "{found:?}");
+    let command =
+        "kubectl -n default annotate --overwrite service shared1 cloudprovider.harvesterhci.io/primary-service-";
+    assert!(found.remedy.starts_with(command), "{found:?}");
+    let paused = finding(&|snapshot: &mut Snapshot| {
+        sharer(snapshot);
+        record("paused", "true")(snapshot);
+    });
+    assert!(paused.is_some_and(|found| found.why.contains("is paused")), "nothing else matters before that ends");
+}
+
 /// What nobody serves is explained by what the announcers have told of it last.
 #[test]
 fn where_nobody_serves_an_address_the_announcers_words_are_quoted() {

@@ -42,6 +42,7 @@ fn kubelet(renewed: &'static str) -> impl Fn(&mut Snapshot) {
 pub fn faults() -> Vec<(&'static str, Plant)> {
     let plant = |check, plant: Plant| (check, plant);
     vec![
+        plant("node-silent", Box::new(|snapshot| healthy::fall_silent(snapshot, "node2", "node1"))),
         plant("certificate-expired", Box::new(certificate(true, Owner::Server, -1))),
         plant("certificate-expired", Box::new(certificate(false, Owner::Credentials, 0))),
         plant("certificate-expires", Box::new(certificate(true, Owner::Credentials, 29 * DAY))),
@@ -95,14 +96,46 @@ fn what_is_far_enough_away_or_not_known_is_no_finding() {
     }
 }
 
+/// Its Lease is valid for a while, and its Node is Ready for longer.
+#[test]
+fn a_silent_node_is_one_finding_from_the_first_second_on() {
+    for renewed in ["2026-01-01T11:59:58.000000Z", "2026-01-01T11:59:30.000000Z"] {
+        let found = findings_of(move |snapshot: &mut Snapshot| {
+            member(move |object| {
+                object["spec"]["renewTime"] = json!(renewed);
+                object["metadata"]["managedFields"] = json!([]);
+            })(snapshot);
+            healthy::fall_silent(snapshot, "node2", "node1");
+        });
+        assert_eq!(found.len(), 1, "{renewed}: {found:?}");
+        assert_eq!((found[0].check, found[0].severity), (Check::NodeSilent, Severity::Warning));
+        assert_eq!(found[0].object, "Node node2");
+        assert_eq!(found[0].what, "it is silent, by node1: no answer to arp 10.0.0.12, tcp 10.0.0.12:10250");
+        assert!(found[0].remedy.contains(" -n guests get virtualmachineinstances.kubevirt.io node2 "), "{found:?}");
+    }
+}
+
+#[test]
+fn files_that_a_remedy_names_are_explained_once_and_no_others() {
+    let text = |plant: fn(&mut Snapshot)| planted(&(Box::new(plant) as Plant)).to_text();
+    let said = text(|snapshot| snapshot.pools[0].status.as_mut().unwrap().available = 0);
+    assert_eq!(
+        said.matches("\nharvester.yaml: the kubeconfig of an administrator of Harvester\n").count(),
+        1,
+        "{said}"
+    );
+    assert!(!said.contains("values.yaml"), "{said}");
+    assert!(!text(|_| ()).contains(".yaml"));
+}
+
 #[test]
 fn a_report_says_which_versions_were_looked_at_and_what_the_host_offers() {
     let mut snapshot = healthy::snapshot();
     snapshot.host.version = "v1.6.0".into();
     snapshot.host.features = [(feature::IPV6_POOL, false), (feature::UPGRADE_PLANS, true)].into();
     let found = examine(&snapshot);
-    let line =
-        "Harvester API https://harvester:6443: Kubernetes v1.32.1, Harvester v1.6.0, ipv6-pool no, upgrade-plans yes";
+    let line = "Harvester API https://harvester:6443: Kubernetes v1.32.1, Harvester v1.6.0; it has: plans of the \
+         Upgrade Toolkit; it has not: a second pool, of IPv6, for one load balancer";
     assert!(found.to_text().lines().any(|one| one == line), "{}", found.to_text());
     let json = serde_json::to_value(&found).unwrap();
     assert_eq!(json["clusters"]["guest"]["kubernetes"], "v1.33.1");

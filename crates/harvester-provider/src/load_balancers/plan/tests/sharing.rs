@@ -156,8 +156,8 @@ fn a_primary_with_sharers_cannot_become_a_secondary() {
     assert_eq!(plan.actions, []);
     assert_eq!(
         waiting(&plan).message,
-        "the load balancer of service default/web2 stays, because default/c shares its address: delete it or let it name \
-         another service first"
+        "the load balancer of service default/web2 stays, because default/c shares its address: delete it or let it \
+         name another service first"
     );
 }
 
