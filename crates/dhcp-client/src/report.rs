@@ -55,8 +55,9 @@ pub enum Report {
     },
     /// A server refused an address.
     #[error(
-        "DHCP server {server} refused {address} (NAK){}; starting over in {} s",
-        Quoted(.message), ceil_seconds(*.retry_in)
+        "DHCP server {server} refused {address} (NAK){}; starting over{}",
+        Quoted(.message),
+        if .retry_in.is_zero() { String::new() } else { format!(" in {} s", ceil_seconds(*.retry_in)) }
     )]
     Nak {
         /// Option 54, or the sender where it is missing.

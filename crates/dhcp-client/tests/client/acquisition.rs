@@ -180,6 +180,8 @@ fn a_nak_to_a_request_starts_over_without_the_wish_and_repeated_naks_slow_down()
             outs.reports()[..],
             [Report::Nak { server: SERVER, address: ADDRESS, message: Some(text), .. }] if text == "lease not found"
         ));
+        let text = outs.reports()[0].to_string();
+        assert_eq!(text.ends_with("; starting over"), round == 0, "a pause that is none has no length: {text}");
         let before = bench.elapsed();
         discover = if round == 0 { outs } else { bench.sleep() }.only(MessageType::Discover);
         assert_eq!(discover.requested(), None, "what was refused is not asked for again");
