@@ -25,9 +25,10 @@ pub use users::{
 pub enum ShareError {
     /// The annotation's value is not `namespace/name` (W-23).
     #[error(
-        "invalid service name {}: annotation {key} has the value {:?}, expected name or namespace/name of another \
+        "invalid service name {}: annotation {key} has the value {:?}{}, expected name or namespace/name of another \
          Service; remove the annotation for an address of its own",
-        Quoted(value), Quoted(value), key = cloudprovider::PRIMARY_SERVICE
+        Quoted(value), Quoted(value), if value.matches('/').count() > 1 { ", with too many slashes" } else { "" },
+        key = cloudprovider::PRIMARY_SERVICE
     )]
     InvalidName {
         /// The value of the annotation.
@@ -46,7 +47,18 @@ pub enum ShareError {
         /// The name in it.
         name: String,
     },
-    /// The named Service shares another one's address itself, or is this Service.
+    /// The Service names itself.
+    #[error(
+        "service {} is not a primary service. Annotation {key} names the Service itself: accepted is name or \
+         namespace/name of another Service, which has an address of its own; remove the annotation for an address of \
+         its own",
+        Quoted(value), key = cloudprovider::PRIMARY_SERVICE
+    )]
+    Itself {
+        /// The value of the annotation.
+        value: String,
+    },
+    /// The named Service shares another one's address itself.
     #[error(
         "service {} is not a primary service. Annotation {key} names it, and it has no address of its own to share: \
          name the Service whose address it is, or remove the annotation for an address of its own",
@@ -133,7 +145,7 @@ pub fn shares_by(secondary: &ServiceView) -> &'static str {
 pub fn named_primary(service: &ServiceView) -> Option<Result<ServiceKey, ShareError>> {
     let value = service.annotations.get(cloudprovider::PRIMARY_SERVICE)?;
     Some(match value.split_once('/') {
-        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
             Ok(ServiceKey { namespace: namespace.to_owned(), name: name.to_owned() })
         }
         // A name without a namespace means the Service's own namespace; the Go provider rejects it.
@@ -212,6 +224,9 @@ pub fn primary_of(
 ) -> Result<Option<Arc<ServiceView>>, ShareError> {
     let Some(key) = named_primary(service).transpose()? else { return Ok(None) };
     let value = key.to_string();
+    if key == service.key {
+        return Err(ShareError::Itself { value });
+    }
     let Some(primary) = find(&key) else { return Err(ShareError::NoPrimary { value, name: key.name }) };
     let chained = primary.annotations.get(cloudprovider::PRIMARY_SERVICE).is_some_and(|named| !named.is_empty());
     if chained { Err(ShareError::NotPrimary { value }) } else { Ok(Some(primary)) }
