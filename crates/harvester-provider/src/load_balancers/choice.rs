@@ -62,7 +62,7 @@ pub enum ChoiceError {
         "annotation {key} has the value {value:?}, accepted are {modes}{meant}",
         key = cloudprovider::IPAM, value = Quoted(.0),
         modes = MODES.join(", "),
-        meant = nearest(.0, MODES).map(|mode| format!("; it should be {mode}")).unwrap_or_default()
+        meant = nearest(.0, MODES).map(|mode| format!("; did you mean {mode}?")).unwrap_or_default()
     )]
     UnknownIpam(String),
     /// No address, or one that no Service can have.
@@ -150,8 +150,11 @@ pub enum AddressHolder {
     /// A machine.
     #[error("that of node {0}")]
     Node(String),
-    /// A router: a node that announced this address would cut off the whole network.
-    #[error("the gateway of the network of load balancer {0}")]
+    /// A router: a node that announced this address would cut off the whole network. With the network on Harvester,
+    /// empty if it is not known. Whose load balancer shows that is no matter: the text stays when that one goes.
+    #[error("the gateway of {}", if .0.is_empty() { "a network on Harvester".to_owned() } else {
+        format!("network {} on Harvester", Quoted(.0))
+    })]
     Gateway(String),
     /// The ClusterIP of a Service.
     #[error("the ClusterIP of service {0}")]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cloud_provider::service::wants_load_balancer;
 use cloud_provider::view::{ServiceKey, ServiceView};
 use harvester_api::keys::cloudprovider::CLUSTER_UID;
-use harvester_api::keys::kube_vip;
+use harvester_api::keys::{kube_vip, loadbalancer};
 
 use super::super::choice::{self, AddressHolder, Source};
 use super::super::owned::Owned;
@@ -111,9 +111,13 @@ impl HarvesterLoadBalancers {
     /// already served at the address it keeps it: its clients know the address, and taking it away would help no one.
     pub(super) fn address_holder(&self, service: &ServiceView) -> Option<AddressHolder> {
         let address = choice::static_address(service).filter(|address| !service.ingress.contains(address))?;
-        let gateway = || self.lbs.all().into_iter().find(|lb| lb.gateway == Some(address));
+        let gateway = || {
+            let lbs = self.lbs.all().into_iter().filter(|lb| lb.gateway == Some(address));
+            // The order of the objects must not show in the text.
+            lbs.map(|lb| lb.annotation(loadbalancer::NETWORK).to_owned()).max()
+        };
         choice::holder(address, &self.given.server, &self.nodes.all(), &self.services.all())
-            .or_else(|| gateway().map(|lb| AddressHolder::Gateway(lb.name.clone())))
+            .or_else(|| gateway().map(AddressHolder::Gateway))
     }
 
     /// The limit, if one more load balancer would exceed it. Two kinds count besides those in the watch: objects that

@@ -153,19 +153,37 @@ async fn a_static_service_that_was_refused_a_nodes_address_is_woken_when_the_nod
     }
 }
 
-/// The host shows a tenant the gateway of each range that it has an address of.
+/// The host shows a tenant the gateway of each range that it has an address of. Which load balancer shows it is no
+/// matter: a text that changed with them would be written each time.
 #[tokio::test]
-async fn a_static_address_is_not_that_of_a_gateway() {
-    let lab = Lab::new(vec![service("default/web").done()]);
-    lab.served().await;
-    lab.stored.lock().values_mut().for_each(|object| {
-        object["status"]["allocatedAddress"]["gateway"] = json!("10.20.0.1");
-        bump(object);
-    });
-    lab.watch();
+async fn a_static_address_is_not_that_of_a_gateway_and_the_text_names_the_network_alone() {
     let greedy = service("default/greedy").short(&[("ipam", "static"), ("want", "10.20.0.1")]).done();
-    let error = lab.provider.ensure(&greedy).await.unwrap_err();
-    assert!(error.message.contains("10.20.0.1 is the gateway of the network of load balancer"), "{error:?}");
+    for (networks, expected) in [
+        (&["guests/mgmt"][..], "the gateway of network guests/mgmt on Harvester: name another one"),
+        (&["guests/mgmt", "guests/mgmt"], "the gateway of network guests/mgmt on Harvester: name another one"),
+        (&[""], "the gateway of a network on Harvester: name another one"),
+        (&["guests/mgmt", ""], "the gateway of network guests/mgmt on Harvester: name another one"),
+        (&["", "guests/mgmt"], "the gateway of network guests/mgmt on Harvester: name another one"),
+    ] {
+        let names: Vec<String> = (0..networks.len()).map(|number| format!("default/web-{number}")).collect();
+        let lab = Lab::new(names.iter().map(|name| service(name).done()).collect());
+        for (name, network) in names.iter().zip(networks) {
+            let web = service(name).done();
+            lab.provider.ensure(&web).await.unwrap();
+            let mut stored = lab.stored.lock();
+            let object = stored.get_mut(&object_name(&config(), &web)).expect("an object");
+            booked(object, IP);
+            object["metadata"]["annotations"]["loadbalancer.harvesterhci.io/network"] = json!(network);
+            object["status"]["allocatedAddress"]["gateway"] = json!("10.20.0.1");
+            bump(object);
+            drop(stored);
+            lab.provider.pacer.failed(&object_name(&config(), &web));
+        }
+        lab.watch();
+        let error = lab.provider.ensure(&greedy).await.unwrap_err();
+        assert!(error.message.contains(expected), "{networks:?}: {error:?}");
+        assert!(!error.message.contains("web-"), "{error:?}");
+    }
 }
 
 #[tokio::test]

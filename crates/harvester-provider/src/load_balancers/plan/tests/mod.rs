@@ -185,7 +185,7 @@ fn an_unknown_ipam_names_annotation_value_and_what_is_accepted() {
         assert_eq!(plan.actions, []);
         let expected = format!(
             "annotation cloudprovider.harvesterhci.io/ipam has the value {value:?}, accepted are pool, dhcp, static; \
-             it should be {meant}"
+             did you mean {meant}?"
         );
         assert_eq!(refusal(&plan), expected);
     }
