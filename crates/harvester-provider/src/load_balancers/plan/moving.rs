@@ -71,7 +71,7 @@ pub(super) fn step(
                 let patch = publish(service, address, interface);
                 Plan { actions: vec![Action::Patch(patch)], verdict: wait(moves, WaitReason::Allocation) }
             } else {
-                let (_, verdict) = without_address(next, MOVES, world);
+                let (_, verdict) = without_address(service, next, MOVES, world);
                 Plan { actions: Vec::new(), verdict: prefixed(&moves, verdict) }
             }
         }

@@ -22,6 +22,16 @@ const STATIC_INTERVAL: Duration = Duration::from_secs(30);
 /// Interval at which a Service checks whether the cluster may have one more load balancer.
 const QUOTA_INTERVAL: Duration = Duration::from_secs(30);
 
+/// Longer than any patience with the host.
+const LONG: Waited = Waited { known: Duration::MAX, idle: Duration::MAX };
+
+/// Whether a condition of the Service has this trouble already.
+fn is_told(service: &ServiceView, wait: &Wait) -> bool {
+    let conditions = service.conditions.by_type();
+    let mut reasons = conditions.iter().filter_map(|(_, shown)| shown.as_ref()).map(|shown| shown.reason.as_str());
+    reasons.any(|reason| reason == wait.reason.word())
+}
+
 /// The refusal, if the object's labels name another Service.
 pub(super) fn foreign(service: &ServiceView, lb: &LbView, config: &LoadBalancerConfig) -> Option<PlanRefusal> {
     let (namespace, name) = lb.service()?;
@@ -51,12 +61,21 @@ pub(super) fn network_changed(service: &ServiceView, lb: &LbView, config: &LoadB
 
 /// Why there is no address yet, and whether to send the object again. `then`: the sentence about what follows when
 /// there is an address.
-pub(super) fn without_address(lb: &LbView, then: &str, world: &World<'_>) -> (Option<Resend>, PlanVerdict) {
+pub(super) fn without_address(
+    service: &ServiceView,
+    lb: &LbView,
+    then: &str,
+    world: &World<'_>,
+) -> (Option<Resend>, PlanVerdict) {
     let config = world.config;
     let known = world.ages.of(lb);
     // The object that takes over in a move has no time of its own, and waits for as long as it is known.
     let waited = Waited { known, idle: world.idle.unwrap_or(known) };
-    let told = host_words::no_address(lb, (config.cluster_name.as_str(), &config.namespace), then, waited);
+    let after = |waited| host_words::no_address(lb, (config.cluster_name.as_str(), &config.namespace), then, waited);
+    // What a former process has already told needs no second patience: a restart would report that the Service is on
+    // its way, which would be two writes and untrue.
+    let lasts = after(LONG);
+    let told = if is_told(service, &lasts.waiting) { lasts } else { after(waited) };
     let mut waiting = told.waiting;
     let due = told.resend.filter(|resend| world.idle.is_some_and(|idle| idle >= resend.interval()));
     if let (Some(resend), None) = (told.resend, due) {

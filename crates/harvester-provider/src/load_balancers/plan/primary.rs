@@ -97,7 +97,7 @@ fn serve(
             None if lb.wanted_pool.is_some() && lb.is_settled() => changes.push(Change::NoPool),
             _ => {}
         }
-        let (action, verdict) = without_address(lb, GETS_ONE, world);
+        let (action, verdict) = without_address(service, lb, GETS_ONE, world);
         match action {
             Some(Resend::Readmit) if changes.is_empty() => actions.push(Action::Readmit { uid: lb.uid.clone() }),
             Some(Resend::Nudge) => changes.push(Change::Annotation(NUDGED, world.now.to_string())),

@@ -1,6 +1,6 @@
 //! What a user may ask for: a pool, an address, and how many load balancers there may be (decisions 9 and 10).
 
-use cloud_provider::view::Family;
+use cloud_provider::view::{Condition, ConditionStatus, Family};
 use harvester_api::names::ClusterName;
 
 use super::*;
@@ -314,6 +314,32 @@ fn an_address_that_the_pool_did_not_give_is_reported_and_the_booked_one_served()
     assert!(text.starts_with(&format!("address 10.0.0.7 was asked for, Harvester booked {IP}")), "{text}");
     let as_asked = super::plan(&asked(IP), &[], &[("default/web", &ready_lb())]);
     assert_eq!(as_asked.verdict, PlanVerdict::Ready);
+}
+
+/// The host's word of a pool that it does not know is believed after a while, and by `plan` and a new process at once
+/// where the Service says so already.
+#[test]
+fn a_pool_that_was_said_to_be_missing_is_not_said_to_be_allocating_after_a_restart() {
+    let lb = lb("lb-name").not_ready("fail to get allocator nosuch").done();
+    let asks = || service("default/web").short(&[("ippool", "nosuch")]);
+    let said = |reason: &str| {
+        let mut web = asks().done();
+        let (reason, message, since) = (reason.to_owned(), String::new(), String::new());
+        web.conditions.ready = Some(Condition { status: ConditionStatus::False, reason, message, since });
+        web
+    };
+    let lb = LbView { wanted_pool: Some("nosuch".into()), ..lb };
+    for (web, age, expected) in [
+        (asks().done(), Duration::ZERO, WaitReason::Allocation),
+        (said("Pending"), Duration::ZERO, WaitReason::Allocation),
+        (said("Pending"), Duration::from_secs(10), WaitReason::NoSuchPool),
+        (said("NoSuchPool"), Duration::ZERO, WaitReason::NoSuchPool),
+        (said("HarvesterSilent"), Duration::ZERO, WaitReason::Allocation),
+    ] {
+        let plan = Situation { age, ..Situation::default() }.plan(&web, &[], &[("default/web", &lb)]);
+        let told = waiting(&plan);
+        assert_eq!((told.reason, told.needs_user), (expected, expected == WaitReason::NoSuchPool), "{age:?}: {web:?}");
+    }
 }
 
 #[test]
