@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use contract::keys::cloudprovider::{IP, IPAM};
 use contract::keys::kube_vip::VIP_HOST;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -121,13 +122,21 @@ fn ready<'a>(
         }
         // These answers tell nothing about the Service.
         answer if current.is_some() && says_nothing(answer) => None,
-        Ok(_) => {
-            let message = "no node serves an address of this Service yet: the cloud controller gets one from \
-                           Harvester, and an announcer puts it on the network. The Events of this Service say what \
-                           delays that";
-            Some((ConditionStatus::False, PENDING, message.to_owned()))
-        }
+        Ok(_) => Some((ConditionStatus::False, PENDING, pending(service))),
     }
+}
+
+/// The way to an address, which depends on nothing but what the user has asked for: a phase is no news.
+fn pending(service: &ServiceView) -> String {
+    let way = match service.annotations.get(IPAM) {
+        Some("static") => format!(
+            "annotation {IP} names it, and an announcer asks the network whether another host has it before a node \
+             announces it"
+        ),
+        Some("dhcp") => "an announcer asks a DHCP server for one, and puts it on the network".to_owned(),
+        _ => "the cloud controller gets one from Harvester, and an announcer puts it on the network".to_owned(),
+    };
+    format!("no node serves an address of this Service yet: {way}. The Events of this Service say what delays that")
 }
 
 /// Whether the answer is about the controller or the host, and not about the Service.

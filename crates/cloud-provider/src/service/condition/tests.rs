@@ -50,6 +50,25 @@ fn shown(view: &ServiceView, answers: &[EnsureResult<'_>]) -> Conditions {
     view.conditions
 }
 
+/// Of a static address Harvester knows nothing, and of a lease the DHCP server decides.
+#[test]
+fn a_service_that_waits_says_where_its_address_comes_from() {
+    for (ipam, expected) in [
+        ("", "the cloud controller gets one from Harvester"),
+        ("pool", "the cloud controller gets one from Harvester"),
+        ("dhcp", "an announcer asks a DHCP server for one"),
+        ("static", "annotation cloudprovider.harvesterhci.io/ip names it, and an announcer asks the network"),
+    ] {
+        let mut view = pending();
+        view.annotations.insert(IPAM, ipam);
+        for answer in [Ensured::ready(false), waiting("Allocating", false)] {
+            let ready = told(&view, Ok(&answer), AnnouncerPresence::Running).ready.unwrap();
+            assert_eq!(ready.reason, "Pending");
+            assert!(ready.message.contains(&format!("yet: {expected}")), "{ipam}: {}", ready.message);
+        }
+    }
+}
+
 #[test]
 fn ready_says_whether_a_node_serves_the_service_and_the_warning_what_is_wrong_with_one_that_is_served() {
     let refused = ProviderError::new("denied").because("RefusedByHarvester");
