@@ -81,7 +81,7 @@ fn serve(
         let trouble = clash_with_sharer(service, world).map(|clash| PlanVerdict::from(PlanRefusal::from(clash)));
         let otherwise = || {
             let other = wrong_family(service, source, lb).or_else(|| network_not_kept(service, lb));
-            let other = other.or_else(|| not_as_asked(source, asked, &ip));
+            let other = other.or_else(|| not_as_asked(service, source, asked?, &ip));
             other.or_else(|| single_stack(service, source)).map(PlanVerdict::Served)
         };
         trouble
@@ -205,9 +205,19 @@ fn unserved(
     Some(user_wait(message, WaitReason::Unserved))
 }
 
-fn not_as_asked(source: &Source, asked: Option<IpAddr>, booked: &str) -> Option<PlanRefusal> {
-    let asked = asked.filter(|asked| matches!(source, Source::Pool(_)) && booked.parse() != Ok(*asked))?;
-    Some(PlanRefusal::NotAsAsked { asked, booked: booked.to_owned() })
+/// What is served in the place of the requested address, if that is another one. A lease is known by the status.
+fn not_as_asked(service: &ServiceView, source: &Source, asked: IpAddr, booked: &str) -> Option<PlanRefusal> {
+    match source {
+        Source::Pool(_) => {
+            (booked.parse() != Ok(asked)).then(|| PlanRefusal::NotAsAsked { asked, booked: booked.to_owned() })
+        }
+        Source::Dhcp if service.ingress.contains(&asked) => None,
+        Source::Dhcp => {
+            let leased = service.ingress.iter().copied().find(|leased| leased.is_ipv4() == asked.is_ipv4())?;
+            Some(PlanRefusal::NotLeased { asked, leased })
+        }
+        Source::Static(_) => None,
+    }
 }
 
 fn create(service: &ServiceView, source: &Source, world: &World<'_>) -> Plan {

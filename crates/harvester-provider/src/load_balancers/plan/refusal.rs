@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use cloud_provider::provider::Remark;
 use cloud_provider::view::{Family, ServiceKey};
-use harvester_api::keys::cloudprovider;
+use harvester_api::keys::{cloudprovider, kube_vip};
 use harvester_api::names::ClusterName;
 
 use super::super::choice::{AddressHolder, ChoiceError};
@@ -37,6 +37,19 @@ pub enum PlanRefusal {
         asked: IpAddr,
         /// The address that is served.
         booked: String,
+    },
+    /// A DHCP server decides by itself, too.
+    #[error(
+        "address {asked} was asked for, the DHCP server gave {leased}, which is served: the server decides. Remove \
+         annotation {ip} to keep it; or reserve {asked} on the server for the MAC in annotation {mac} of this Service; \
+         or use annotation {ipam}: static with an address that the server gives to nobody, in a new Service",
+        ip = cloudprovider::IP, mac = kube_vip::HWADDR, ipam = cloudprovider::IPAM
+    )]
+    NotLeased {
+        /// The address in the annotation.
+        asked: IpAddr,
+        /// The leased address of the same family.
+        leased: IpAddr,
     },
     /// A static address that another Service has.
     #[error("address {address} is already used by service {by}: choose another one, or share it with annotation \
@@ -175,7 +188,7 @@ impl PlanRefusal {
                 ShareError::InvalidGroup { .. } | ShareError::GroupAndPrimary | ShareError::GroupNeedsPool { .. },
             ) => "WrongAnnotation",
             Self::ClusterName(_) => "BadClusterName",
-            Self::NotAsAsked { .. } => "AddressNotAsAsked",
+            Self::NotAsAsked { .. } | Self::NotLeased { .. } => "AddressNotAsAsked",
             Self::AddressTaken { .. } | Self::AddressHeld { .. } => "AddressTaken",
             Self::IpamChanged { .. } => "IPAMChanged",
             Self::NetworkChanged { .. } => "NetworkChanged",

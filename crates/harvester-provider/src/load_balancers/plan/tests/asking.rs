@@ -342,6 +342,33 @@ fn a_pool_that_was_said_to_be_missing_is_not_said_to_be_allocating_after_a_resta
     }
 }
 
+/// The server decides; a Service that it gives another address is served, and says so as one with a pool does.
+#[test]
+fn an_address_that_the_dhcp_server_did_not_give_is_reported_and_the_leased_one_served() {
+    let both = [Family::V4, Family::V6];
+    for (asked, families, leased, expected) in [
+        ("10.0.0.7", &[][..], &["10.0.0.9"][..], Some("10.0.0.9")),
+        ("10.0.0.7", &[], &["10.0.0.7"], None),
+        ("10.0.0.7", &[], &[], None),
+        ("10.0.0.7", &both, &["fd00::9", "10.0.0.9"], Some("10.0.0.9")),
+        ("fd00::7", &both, &["10.0.0.9", "fd00::9"], Some("fd00::9")),
+        // What is missing is told by the announcer.
+        ("10.0.0.7", &both, &["fd00::9"], None),
+    ] {
+        let web = service("default/web").short(&[("ipam", "dhcp"), ("want", asked)]).families(families).done();
+        let ingress = leased.iter().map(|ip| ip.parse().unwrap()).collect();
+        let plan = plan(&ServiceView { ingress, ..web }, &[], &[("default/web", &dhcp_lb())]);
+        let Some(given) = expected else {
+            assert_eq!(plan.verdict, PlanVerdict::Ready, "{asked} {leased:?}");
+            continue;
+        };
+        let (word, text, warning) = remark(&plan);
+        assert_eq!((word, warning), ("AddressNotAsAsked", true));
+        let begin = format!("address {asked} was asked for, the DHCP server gave {given}, which is served");
+        assert!(text.starts_with(&begin) && text.contains("/ip to keep it"), "{text}");
+    }
+}
+
 #[test]
 fn a_dhcp_server_is_asked_for_the_address_once() {
     let web = service("default/web").short(&[("ipam", "dhcp"), ("want", "10.0.0.7")]).done();
