@@ -7,6 +7,7 @@ use harvester_api::keys::{cloudprovider, kube_vip};
 use k8s_openapi::api::core::v1::{Event, Service};
 use kube::ResourceExt;
 
+use super::advice;
 use super::announcers::{LOAD_MACVLAN, NO_SUCH_MODULE};
 use super::checks::Check;
 use super::finding::Finding;
@@ -18,6 +19,8 @@ const RECENT: i64 = 15 * 60;
 
 /// The Events that say why nobody serves a Service.
 const EXPLAINING: [&str; 3] = ["CannotAnnounce", "AddressConflict", "NoLocalEndpoint"];
+
+const SERVER_RANGES: &str = "correct the reservations and ranges of the DHCP server";
 
 /// The Service, as findings name it.
 pub fn object(service: &Service) -> String {
@@ -67,8 +70,8 @@ pub fn explain(snapshot: &Snapshot, service: &Service, finding: Finding) -> Find
     finding.what(what).remedy(cause.remedy)
 }
 
-/// A DHCP server is silent while the Service has an address: of the other family, or by a lease that is not renewed.
-fn half_silent(service: &Service, message: &str) -> Finding {
+/// The DHCP server and the family of which the Service asks for an address and has none.
+fn lacking(service: &Service) -> Option<(&'static str, &'static str)> {
     let told = facts::told(service);
     let serves = |v6: bool| told.iter().any(|ip| ip.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6() == v6));
     let asked = facts::annotation(&service.metadata, kube_vip::LOADBALANCER_IPS);
@@ -77,16 +80,21 @@ fn half_silent(service: &Service, message: &str) -> Finding {
         let asks = asked.split(',').any(|ip| ip.trim().parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6() == v6));
         !serves(v6) && (asks || families.iter().any(|one| one == family))
     };
-    let server = if lacks(true, "IPv6") {
+    if lacks(true, "IPv6") {
         Some(("DHCPv6", "IPv6"))
     } else if lacks(false, "IPv4") {
         Some(("DHCPv4", "IPv4"))
     } else {
         None
-    };
-    let served = told.join(", ");
+    }
+}
+
+/// A DHCP server is silent while the Service has an address: of the other family, or by a lease that is not renewed.
+fn half_silent(service: &Service, message: &str) -> Finding {
+    let families = service.spec.as_ref().and_then(|spec| spec.ip_families.as_deref()).unwrap_or_default();
+    let served = facts::told(service).join(", ");
     let finding = Finding::warning(Check::DhcpSilent, object(service));
-    match server {
+    match lacking(service) {
         Some((server, family)) => finding
             .what(format!("no {server} server answered; {served} is served. DHCPNoAnswer: {message}"))
             .why(format!("it has no {family} address"))
@@ -109,9 +117,41 @@ fn half_silent(service: &Service, message: &str) -> Finding {
     }
 }
 
+/// A DHCP server refused an address, or a lease ended, and the Service has an address now: that came later. `None`: the
+/// Event says nothing of the present.
+fn half_refused(service: &Service, reason: &str, message: &str) -> Option<Finding> {
+    let served = facts::told(service).join(", ");
+    let why = match lacking(service) {
+        Some((_, family)) => format!("{served} is served, and it has no {family} address"),
+        // Replies that cannot be used come for as long as the server sends them.
+        None if reason == "DHCPTrouble" => format!("{served} is served until its lease ends"),
+        None => return None,
+    };
+    let finding = Finding::warning(Check::DhcpRefused, object(service));
+    Some(finding.what(format!("{reason}: {message}")).why(why).remedy(SERVER_RANGES))
+}
+
+/// The command that gives a Service with a static address another one; `None` for other Services.
+fn another_static(service: &Service) -> Option<String> {
+    (facts::annotation(&service.metadata, cloudprovider::IPAM) == "static").then(|| {
+        format!(
+            "kubectl -n {} annotate --overwrite service {} {}=<a free address of the network of the nodes>",
+            service.namespace().unwrap_or_default(),
+            service.name_any(),
+            cloudprovider::IP
+        )
+    })
+}
+
 fn of_event(service: &Service, reason: &str, message: &str) -> Option<Finding> {
     let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
+    let describe =
+        || format!("kubectl -n {namespace} describe service {name}     # the text says what is missing on which node");
     let (check, why, remedy) = match reason {
+        // The address itself is the cause, also where an interface has it.
+        "CannotAnnounce" if message.starts_with("address ") => {
+            (Check::CannotAnnounce, "nobody answers for its address", another_static(service).unwrap_or_else(describe))
+        }
         "CannotAnnounce" if message.contains("macvlan") => (
             Check::MacvlanMissing,
             "an address by DHCP needs an interface with a MAC of its own",
@@ -122,11 +162,7 @@ fn of_event(service: &Service, reason: &str, message: &str) -> Option<Finding> {
             "no node can announce the address on the interface that is named",
             format!("kubectl -n {namespace} annotate service {name} {}-", kube_vip::SERVICE_INTERFACE),
         ),
-        "CannotAnnounce" => (
-            Check::CannotAnnounce,
-            "nobody answers for its address",
-            format!("kubectl -n {namespace} describe service {name}     # the text says what is missing on which node"),
-        ),
+        "CannotAnnounce" => (Check::CannotAnnounce, "nobody answers for its address", describe()),
         "DHCPNoAnswer" if !facts::told(service).is_empty() => {
             return Some(half_silent(service, message));
         }
@@ -139,15 +175,24 @@ fn of_event(service: &Service, reason: &str, message: &str) -> Option<Finding> {
                 cloudprovider::IPAM
             ),
         ),
-        "DHCPRefused" | "DHCPLeaseLost" | "DHCPTrouble" => (
-            Check::DhcpRefused,
-            "it has no address, or loses it",
-            "correct the reservations and ranges of the DHCP server".to_owned(),
-        ),
+        "DHCPRefused" | "DHCPLeaseLost" | "DHCPTrouble" if !facts::told(service).is_empty() => {
+            return half_refused(service, reason, message);
+        }
+        "DHCPRefused" | "DHCPLeaseLost" | "DHCPTrouble" => {
+            (Check::DhcpRefused, "it has no address", SERVER_RANGES.to_owned())
+        }
         "AddressConflict" => (
             Check::AddressConflict,
             "another host uses the address: clients reach the one or the other",
-            "find the MAC of the text on the switch and free the address there; or exclude it from the pool".to_owned(),
+            match another_static(service) {
+                Some(command) => {
+                    advice::noted(command, &["or find the MAC of the text on the switch and free the address there"])
+                }
+                None => {
+                    "find the MAC of the text on the switch and free the address there; or exclude it from the pool"
+                        .to_owned()
+                }
+            },
         ),
         "NoLocalEndpoint" => (
             Check::NoLocalEndpoint,

@@ -322,7 +322,13 @@ fn faults() -> Vec<(&'static str, Plant)> {
             Box::new(event("CannotAnnounce", "a port of the address is in use by another Service")),
         ),
         plant("dhcp-silent", Box::new(event("DHCPNoAnswer", "no DHCP server answers on eth0"))),
-        plant("dhcp-refused", Box::new(event("DHCPRefused", "the server refuses 10.0.0.5"))),
+        plant(
+            "dhcp-refused",
+            Box::new(|snapshot| {
+                service(|object| object["status"] = json!({}))(snapshot);
+                event("DHCPRefused", "the server refuses 10.0.0.5")(snapshot);
+            }),
+        ),
         plant("address-conflict", Box::new(event("AddressConflict", "10.0.0.100 is used by 52:54:00:00:00:01"))),
         plant("no-local-endpoint", Box::new(event("NoLocalEndpoint", "no ready endpoint on node1"))),
         plant("pool-full", Box::new(|snapshot| snapshot.pools[0].status.as_mut().unwrap().available = 0)),

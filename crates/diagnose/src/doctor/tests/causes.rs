@@ -73,6 +73,74 @@ fn a_service_that_one_family_serves_is_not_said_to_have_no_address() {
     assert_eq!(nothing[0].severity, Severity::Error, "{nothing:?}");
 }
 
+/// The address that a Service has came after the server refused another one, whatever the order of the Events.
+#[test]
+fn a_refusal_of_a_dhcp_server_is_over_once_the_service_has_an_address() {
+    let of = |reason: &'static str, served: bool| {
+        let found = findings_of(move |snapshot: &mut Snapshot| {
+            if !served {
+                service(|object| object["status"] = json!({}))(snapshot);
+            }
+            event(reason, "the server's words")(snapshot);
+        });
+        found.iter().map(|finding| (finding.check, finding.severity)).collect::<Vec<_>>()
+    };
+    for (reason, without, with) in [
+        ("DHCPRefused", Severity::Error, None),
+        ("DHCPLeaseLost", Severity::Error, None),
+        ("DHCPTrouble", Severity::Error, Some(Severity::Warning)),
+    ] {
+        let expected = |severity: Option<Severity>| -> Vec<_> {
+            severity.map(|severity| (Check::DhcpRefused, severity)).into_iter().collect()
+        };
+        assert_eq!(of(reason, false), expected(Some(without)), "{reason}");
+        assert_eq!(of(reason, true), expected(with), "{reason}");
+    }
+    let half = findings_of(|snapshot: &mut Snapshot| {
+        half_silent(snapshot);
+        event("DHCPRefused", "the server's words")(snapshot);
+    });
+    assert_eq!((half[0].check, half[0].severity), (Check::DhcpRefused, Severity::Warning), "{half:?}");
+    assert_eq!(half[0].why, "10.0.0.100 is served, and it has no IPv6 address");
+}
+
+/// No pool has a static address, and its Service alone names it.
+#[test]
+fn of_a_static_address_that_cannot_be_had_the_remedy_is_another_one() {
+    let remedy = |ipam: &'static str, condition: Option<&'static str>, reason: &'static str, message: &'static str| {
+        let found = findings_of(move |snapshot: &mut Snapshot| {
+            service(|object| {
+                object["metadata"]["annotations"]["cloudprovider.harvesterhci.io/ipam"] = json!(ipam);
+                if let Some(condition) = condition {
+                    object["status"] = json!({"conditions": [{"type": "LoadBalancerReady", "status": "False",
+                        "reason": condition, "message": "m", "lastTransitionTime": "2026-01-01T11:00:00Z"}]});
+                }
+            })(snapshot);
+            event(reason, message)(snapshot);
+        });
+        assert_eq!(found.len(), 1, "{found:?}");
+        found[0].remedy.clone()
+    };
+    let another = "kubectl -n default annotate --overwrite service web cloudprovider.harvesterhci.io/ip=<a free \
+                   address of the network of the nodes>";
+    for message in [
+        "address 10.0.0.1 is the default gateway: it is not announced. Give this Service another one",
+        "address 10.0.0.0 is the network address of 10.0.0.0/24: it is not announced. Give this Service another one",
+        "address 10.0.0.9 is set on interface eth0 of node node1, but the record of no Service names it",
+    ] {
+        for condition in [None, Some("Pending"), Some("NotServed")] {
+            assert_eq!(remedy("static", condition, "CannotAnnounce", message), another, "{condition:?}");
+            let pool = remedy("pool", condition, "CannotAnnounce", message);
+            assert!(pool.starts_with("kubectl -n default describe service web"), "{pool}");
+        }
+    }
+    let conflict = remedy("static", Some("NotServed"), "AddressConflict", "10.0.0.9 is already used");
+    assert!(conflict.starts_with(another) && !conflict.contains("pool"), "{conflict}");
+    assert!(remedy("pool", Some("NotServed"), "AddressConflict", "x").ends_with("exclude it from the pool"));
+    let card = remedy("static", None, "CannotAnnounce", "interface eth9 does not exist");
+    assert!(card.ends_with("kube-vip.io/serviceInterface-"), "{card}");
+}
+
 /// Nothing is told on the Service itself in safe mode.
 #[test]
 fn a_deletion_that_waits_for_the_end_of_a_pause_or_of_safe_mode_is_said_to() {
