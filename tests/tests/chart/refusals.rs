@@ -34,6 +34,9 @@ fn a_value_of_the_wrong_kind_is_refused_with_its_key() {
             "kube-vip: {env: {failover_profile: quick}}",
             "/kube-vip/env/failover_profile': value must be one of 'default', 'fast', 'patient'",
         ),
+        // The template understands these two words, in any type, and no other spelling of them.
+        ("hostUpgrade: {cooperation: maybe}", "/hostUpgrade/cooperation"),
+        ("hostUpgrade: {cooperation: 'True'}", "/hostUpgrade/cooperation"),
         ("kube-vip: {env: {svc_election: 'yes'}}", "/kube-vip/env/svc_election': value must be one of 'true', 'false'"),
         ("cloudConfigPath: /cloud-config", "must not be /"),
         // Unquoted it is a number, and what is pulled would be 1.1.
@@ -42,5 +45,15 @@ fn a_value_of_the_wrong_kind_is_refused_with_its_key() {
     ] {
         let said = refusal(values);
         assert_eq!(said.matches(expected).count(), 2, "{expected} is not named by both Helms: {said}");
+    }
+}
+
+#[test]
+fn a_switch_is_on_or_off_as_a_word_too() {
+    for (value, on) in [("true", true), ("'true'", true), ("false", false), ("'false'", false), ("''", false)] {
+        let objects = render(&format!("hostUpgrade: {{cooperation: {value}}}"));
+        let container = &pod(&objects, "Deployment harvester-cloud-provider")["containers"][0];
+        let given = container["args"].to_string().contains("--host-upgrade-cooperation=true");
+        assert_eq!(given, on, "{value}: {container}");
     }
 }
