@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use k8s_openapi::jiff::Timestamp;
 use kube::Config;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use runtime::client::KubeconfigFiles;
 use runtime::error::chain;
 use serde_json::json;
 
@@ -211,13 +211,10 @@ fn request(arguments: &Arguments) -> Result<Request> {
 }
 
 async fn admin(arguments: &Arguments) -> Result<Config> {
-    let kubeconfig = match &arguments.kubeconfig {
-        Some(path) => Kubeconfig::read_from(path),
-        None => Kubeconfig::read(),
-    }
-    .context("failed to read the kubeconfig of a Harvester administrator (--kubeconfig, or KUBECONFIG)")?;
-    let options = KubeConfigOptions { context: arguments.context.clone(), ..KubeConfigOptions::default() };
-    Config::from_custom_kubeconfig(kubeconfig, &options)
+    let files = KubeconfigFiles::read(arguments.kubeconfig.as_deref())
+        .context("failed to read the kubeconfig of a Harvester administrator (--kubeconfig, or KUBECONFIG)")?;
+    files
+        .config(arguments.context.as_deref())
         .await
         .context("the kubeconfig of the Harvester administrator is not usable")
 }

@@ -4,6 +4,7 @@
 //! with more than one endpoint, or with credentials that are replaced at run time.
 
 mod dial;
+mod kubeconfig;
 mod layer;
 mod limit;
 mod outcome;
@@ -22,6 +23,7 @@ use kube::client::ClientBuilder;
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
+pub use kubeconfig::{KubeconfigFileError, KubeconfigFiles};
 pub use layer::ApiMetrics;
 use layer::ObserveLayer;
 pub(crate) use layer::REQUESTS;

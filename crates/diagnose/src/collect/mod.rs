@@ -19,10 +19,9 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace};
 use kube::api::ListParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource, ResourceExt};
 use runtime::Product;
-use runtime::client::{Settings, connect};
+use runtime::client::{KubeconfigFiles, Settings, connect};
 use runtime::error::{api_code, chain};
 use serde::de::DeserializeOwned;
 
@@ -93,15 +92,10 @@ pub async fn collect(asked: &CollectOptions, announcer: &announcer_core::Config,
 /// in `~/.kube/config`, and in a pod those of its account. A file that is named and cannot be read is an error: the
 /// next place could belong to another cluster.
 pub async fn guest_config(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Config, String> {
-    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
-    let file = match kubeconfig {
-        Some(path) => Kubeconfig::read_from(path),
-        None => Kubeconfig::read(),
-    };
     let variable = || std::env::var_os("KUBECONFIG").is_some_and(|paths| !paths.is_empty());
     let failed = |error: &(dyn std::error::Error + 'static)| chain(error);
-    match file {
-        Ok(file) => Config::from_custom_kubeconfig(file, &options).await.map_err(|error| failed(&error)),
+    match KubeconfigFiles::read(kubeconfig) {
+        Ok(files) => files.config(context).await.map_err(|error| failed(&error)),
         Err(error) if kubeconfig.is_some() || context.is_some() || variable() => Err(failed(&error)),
         Err(error) => {
             Config::incluster().map_err(|_| format!("no credentials of the guest cluster: {}", failed(&error)))

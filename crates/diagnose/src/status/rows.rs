@@ -176,7 +176,8 @@ pub fn report(snapshot: &Snapshot, scope: &Scope) -> Report {
     let services_read = guest_read && snapshot.has_read(list::SERVICES);
     if services_read {
         let missing = scope.names.iter().filter(|name| services.iter().all(|row| row.name != **name));
-        trouble.extend(missing.map(|name| format!("there is no Service {name} of type LoadBalancer")));
+        let place = scope.namespace.as_ref().map(|name| format!(" in namespace {name}")).unwrap_or_default();
+        trouble.extend(missing.map(|name| format!("there is no Service {name} of type LoadBalancer{place}")));
     }
     let (named, host_upgrade, unread) = (!scope.names.is_empty(), upgrade_row(snapshot), snapshot.unread.clone());
     let notes = notes(snapshot);

@@ -123,6 +123,9 @@ fn names_and_a_namespace_choose_services() {
     assert!(named(&Scope { namespace: Some("other".into()), ..Scope::default() }).is_empty());
     let mistyped = report(&snapshot, &Scope { names: ["ap".to_owned()].into(), ..Scope::default() });
     assert_eq!(mistyped.trouble, ["there is no Service ap of type LoadBalancer"]);
+    let elsewhere = Scope { namespace: Some("other".into()), names: ["api".to_owned()].into() };
+    let elsewhere = report(&snapshot, &elsewhere).trouble;
+    assert_eq!(elsewhere, ["there is no Service api of type LoadBalancer in namespace other"]);
     assert!(!mistyped.is_well());
     assert!(!mistyped.to_text(false).contains("No Service of type LoadBalancer"), "there are others");
 }
