@@ -119,7 +119,7 @@ async fn what_generate_addon_prints_drives_a_guest_cluster_until_it_is_revoked()
     refused(&bed, &[ACCOUNT, "nowhere"], "namespace nowhere does not exist");
     refused(&bed, &[ACCOUNT, VM_NAMESPACE, "--server", "https://127.0.0.1:6443"], "leads a guest to itself");
     let closed = bed.harvester.url_inside().replace(":6443", ":1");
-    refused(&bed, &[ACCOUNT, VM_NAMESPACE, "--server", &closed], "refuses: ");
+    refused(&bed, &[ACCOUNT, VM_NAMESPACE, "--server", &closed], "refuses connections: ");
     refused(&bed, &[ACCOUNT, VM_NAMESPACE, "--credentials", "harvester"], "the API server itself does not have it");
     let planned = succeed(&bed, &[ACCOUNT, VM_NAMESPACE, "--dry-run", "-o", "json"]);
     let planned: Value = serde_json::from_str(&planned).unwrap();

@@ -104,12 +104,20 @@ pub async fn check_port(server: &str) -> Vec<Check> {
                 checks.push(check("port", begun, true, format!("{address} accepts connections")));
                 return checks;
             }
-            Ok(Err(error)) => last = format!("{address} refuses: {error}"),
+            Ok(Err(error)) => last = unconnected(address, &error),
             Err(_) => last = format!("{address} does not answer within {} s: a firewall between?", LIMIT.as_secs()),
         }
     }
     checks.push(check("port", begun, false, last));
     checks
+}
+
+/// Why a connection could not be made. Only the machine itself can refuse one; without a route nobody was asked.
+fn unconnected(address: SocketAddr, error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::ConnectionRefused => format!("{address} refuses connections: {error}"),
+        _ => format!("{address} cannot be reached: {error}"),
+    }
 }
 
 /// Checks the certificate and the answer. Also returns the first of these authorities (PEM) that has signed the
@@ -353,7 +361,14 @@ mod tests {
         drop(listener);
         let checks = check_port(&server).await;
         assert_eq!((checks.len(), checks[1].name, checks[1].ok), (2, "port", false));
-        assert!(checks[1].text.contains("refuses"), "{checks:?}");
+        assert!(checks[1].text.contains("refuses connections: "), "{checks:?}");
+    }
+
+    #[test]
+    fn an_address_without_a_route_has_refused_nothing() {
+        let said = |kind: std::io::ErrorKind| unconnected("10.99.0.77:6443".parse().unwrap(), &kind.into());
+        assert_eq!(said(std::io::ErrorKind::HostUnreachable), "10.99.0.77:6443 cannot be reached: host unreachable");
+        assert!(said(std::io::ErrorKind::ConnectionRefused).starts_with("10.99.0.77:6443 refuses connections: "));
     }
 
     #[test]
