@@ -323,7 +323,10 @@ current-context: c
         let missing = parse(["harvester-cloud-provider"]).unwrap();
         let error = chain(&configure(&missing).unwrap_err());
         assert!(error.contains("can't init from an empty reader (io.Reader), check the --cloud-config"), "{error}");
-        assert!(error.contains("was not given") && error.contains("Harvester's kubeconfig"), "{error}");
+        assert!(
+            error.contains("initialized: --cloud-config was not given") && error.contains("Harvester's kubeconfig"),
+            "{error}"
+        );
         let unreadable = parse(["harvester-cloud-provider", "--cloud-config=/does/not/exist"]).unwrap();
         let error = chain(&configure(&unreadable).unwrap_err());
         assert!(error.contains("Couldn't open cloud provider configuration /does/not/exist: No such file"), "{error}");

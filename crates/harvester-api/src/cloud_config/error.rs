@@ -159,9 +159,9 @@ pub enum CloudConfigError {
 pub enum CloudConfigFileError {
     /// `--cloud-config` was not given.
     #[error(
-        "can't init from an empty reader (io.Reader), check the --cloud-config to ensure it has a valid cloud-config: \
-         the flag was not given, and without it there is no way to Harvester. It names the file with Harvester's \
-         kubeconfig; the chart sets it, from cloudConfig.secretName or cloudConfigPath"
+        "--cloud-config was not given, and without it there is no way to Harvester. It names the file with Harvester's \
+         kubeconfig; the chart sets it, from cloudConfig.secretName or cloudConfigPath (the Go provider: can't init \
+         from an empty reader (io.Reader), check the --cloud-config to ensure it has a valid cloud-config)"
     )]
     NotGiven,
     /// The file cannot be read.
