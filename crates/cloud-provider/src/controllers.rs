@@ -60,7 +60,7 @@ pub struct Controllers(Vec<Controller>);
 pub struct UnknownController(pub String);
 
 fn known_names() -> String {
-    Controller::ALL.map(Controller::name).join(", ")
+    Controller::ALL.map(|controller| format!("{} or {}", controller.metric_name(), controller.name())).join(", ")
 }
 
 impl Controllers {
@@ -132,6 +132,7 @@ mod tests {
             let error = Controllers::parse(["*", name]).unwrap_err().to_string();
             let bare = name.trim_start_matches('-');
             assert!(error.starts_with(&format!("{bare:?} is not in the list of known controllers")), "{error}");
+            assert!(error.contains("(known: cloud-node or cloud-node-controller, cloud-node-l"), "{error}");
         }
     }
 }
