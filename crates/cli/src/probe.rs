@@ -22,6 +22,8 @@ use self::workloads::{Name, Workloads};
 /// Time-out; long enough for a workload that is being replaced.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PERIOD: Duration = Duration::from_millis(500);
+/// How often it says that it still waits.
+const TELL_EVERY: Duration = Duration::from_secs(2);
 
 const PROBE: &str = "harvester-cloud-provider probe";
 
@@ -33,7 +35,8 @@ Examples:
 Exit status: 0 all is well, 1 something is not after 20 s, 2 wrong usage.
 URLs are asked without looking at certificates: the ones served here are made at each start.";
 
-/// Asks each URL until it answers 200, and looks at each Lease and `DaemonSet` until it is as it should be.
+/// Asks each URL until it answers 200, and looks at each Lease and DaemonSet until it is as it should be.
+#[allow(clippy::doc_markdown)] // These texts are the help.
 #[derive(Debug, Parser)]
 #[command(name = PROBE, bin_name = PROBE, version = VERSION, after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct Arguments {
@@ -43,10 +46,10 @@ pub struct Arguments {
     /// A Lease that its holder has to renew.
     #[arg(long, value_name = "NAMESPACE/NAME")]
     lease: Vec<Name>,
-    /// A `DaemonSet` whose pods have to be ready on each node that it wants.
+    /// A DaemonSet whose pods have to be ready on each node that it wants.
     #[arg(long, value_name = "NAMESPACE/NAME")]
     daemonset: Vec<Name>,
-    /// The `DaemonSet` of announcers in mode `node`: also the Lease of each of these nodes has to be renewed.
+    /// The DaemonSet of announcers in mode "node": also the Lease of each of these nodes has to be renewed.
     #[arg(long, value_name = "NAMESPACE/NAME")]
     announcers: Vec<Name>,
 }
@@ -95,22 +98,44 @@ async fn all(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Repeats the attempt until it succeeds or the time is over. Prints each new reason of a failure once.
+/// Repeats the attempt until it succeeds or the time is over, and says meanwhile that it waits and for what.
 async fn until(mut attempt: impl AsyncFnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut last_said = String::new();
+    let begun = Instant::now();
+    let mut progress = Progress::default();
     loop {
         let Err(error) = attempt().await else { return Ok(()) };
-        // The last reason is reported at the end.
-        if Instant::now() >= deadline {
-            return Err(error);
+        let waited = begun.elapsed();
+        if waited >= PATIENCE {
+            return Err(error.context(format!("not well after {} s", PATIENCE.as_secs())));
         }
-        let why = chain(error.as_ref());
-        if why != last_said {
-            eprintln!("{why}");
-            last_said = why;
+        if let Some(line) = progress.line(waited, &chain(error.as_ref())) {
+            eprintln!("{line}");
         }
         sleep(PERIOD).await;
+    }
+}
+
+/// What was said while waiting. No two lines are the same.
+#[derive(Debug, Default)]
+struct Progress {
+    reason: String,
+    said_at: Duration,
+}
+
+impl Progress {
+    /// The next line, if it is time for one: each new reason at once, otherwise that it still waits.
+    fn line(&mut self, waited: Duration, why: &str) -> Option<String> {
+        let of = format!("{} s of {} s", waited.as_secs(), PATIENCE.as_secs());
+        if why != self.reason {
+            why.clone_into(&mut self.reason);
+            self.said_at = waited;
+            return Some(format!("waiting, {of}: {why}"));
+        }
+        if waited.saturating_sub(self.said_at) < TELL_EVERY {
+            return None;
+        }
+        self.said_at = waited;
+        Some(format!("waiting, {of}"))
     }
 }
 
@@ -220,6 +245,30 @@ mod tests {
             assert_eq!(bracketed(given), expected);
             assert!(bracketed(given).parse::<http::Uri>().is_ok());
         }
+    }
+
+    #[test]
+    fn who_waits_is_told_every_two_seconds_and_never_the_same_twice() {
+        let mut progress = Progress::default();
+        let tell = [
+            (0, "refused", Some("waiting, 0 s of 20 s: refused")),
+            (500, "refused", None),
+            (1999, "refused", None),
+            (2000, "refused", Some("waiting, 2 s of 20 s")),
+            (2500, "503", Some("waiting, 2 s of 20 s: 503")),
+            (4000, "503", None),
+            (4600, "503", Some("waiting, 4 s of 20 s")),
+        ];
+        for (ms, why, expected) in tell {
+            assert_eq!(progress.line(Duration::from_millis(ms), why).as_deref(), expected, "{ms} ms");
+        }
+    }
+
+    #[test]
+    fn the_help_is_plain_text() {
+        use clap::CommandFactory;
+        let help = Arguments::command().render_long_help().to_string();
+        assert!(!help.contains('`'), "{help}");
     }
 
     #[tokio::test]
