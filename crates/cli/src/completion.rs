@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use clap::{Command, CommandFactory, Parser, Subcommand};
 use clap_complete::env::{CompleteEnv, Shells};
 
-use crate::{announcer, ccm, entry, generate_addon, identity, probe, status_and_doctor, stdout};
+use crate::{announcer, ccm, entry, generate_addon, identity, probe, status_and_doctor, stdout, version_command};
 
 /// The variable by which a completion script requests candidates.
 const ASKED: &str = "HCP_COMPLETE";
@@ -39,6 +39,10 @@ Examples:
         shell: String,
     },
     /// Writes manual pages (section 1), one for each command
+    #[command(after_help = "\
+Examples:
+  mkdir -p ~/.local/share/man/man1 && harvester-cloud-provider man ~/.local/share/man/man1
+  man harvester-cloud-provider-status")]
     Man {
         /// Into this directory, which has to exist
         directory: PathBuf,
@@ -84,7 +88,7 @@ fn tree() -> Command {
         .subcommand(status_and_doctor::StatusArguments::command().name("status"))
         .subcommand(status_and_doctor::DoctorArguments::command().name("doctor"))
         .subcommand(probe::Arguments::command().name("probe"))
-        .subcommand(Command::new("version").about("Prints the version"))
+        .subcommand(version_command::Arguments::command().name("version"))
         .subcommands(own)
 }
 
@@ -133,6 +137,17 @@ mod tests {
             let page = directory.path().join(format!("harvester-cloud-provider-{command}.1"));
             assert!(page.exists(), "{}", page.display());
         }
+    }
+
+    #[test]
+    fn the_help_of_every_command_has_an_example() {
+        fn look(command: &Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:\n  "), "{path}: {help}");
+            command.get_subcommands().for_each(|word| look(word, &path));
+        }
+        look(&tree(), "");
     }
 
     /// What the shells ask for; they themselves are tried in the tests of the whole product.

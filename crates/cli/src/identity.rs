@@ -34,6 +34,22 @@ Examples:
   kubectl -n kube-system exec deployment/harvester-cloud-provider -- \\
     harvester-cloud-provider identity confirm --dry-run";
 
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  harvester-cloud-provider identity show
+  harvester-cloud-provider identity show -o json | jq -r .safeMode";
+
+const CONFIRM_EXAMPLES: &str = "\
+Examples:
+  harvester-cloud-provider identity confirm --dry-run        what it would do
+  harvester-cloud-provider identity confirm";
+
+const RENAME_EXAMPLES: &str = "\
+Examples:
+  harvester-cloud-provider identity rename prod2 --copy --dry-run        what it would do
+  harvester-cloud-provider identity rename prod2 --copy                  this is a copy of prod
+  harvester-cloud-provider identity rename prod2                         this is prod, and gets another name";
+
 const RECORD: &str = "The record is ConfigMap kube-system/harvester-cloud-provider; `identity show` prints it.";
 
 const EXIT_STATUS: &str = "\
@@ -51,11 +67,11 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Print the record of this cluster, ConfigMap kube-system/harvester-cloud-provider
-    #[command(after_help = EXIT_STATUS)]
+    #[command(after_help = format!("{SHOW_EXAMPLES}\n\n{EXIT_STATUS}"))]
     Show(Common),
     /// The cluster that runs here now is the one in the record: it was restored on new machines, or its machines were
     /// moved
-    #[command(after_help = format!("{RECORD}\n\n{EXIT_STATUS}"))]
+    #[command(after_help = format!("{CONFIRM_EXAMPLES}\n\n{RECORD}\n\n{EXIT_STATUS}"))]
     Confirm {
         #[command(flatten)]
         change: Change,
@@ -63,7 +79,7 @@ enum Verb {
         common: Common,
     },
     /// The cluster has this name on Harvester from now on
-    #[command(after_help = format!("{RECORD}\n\n{EXIT_STATUS}"))]
+    #[command(after_help = format!("{RENAME_EXAMPLES}\n\n{RECORD}\n\n{EXIT_STATUS}"))]
     Rename {
         /// The new name, as in --cluster-name
         name: String,

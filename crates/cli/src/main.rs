@@ -19,6 +19,7 @@ mod stdout;
 mod values;
 #[cfg(test)]
 mod version;
+mod version_command;
 mod words;
 
 /// Version, with the commit that it was built from, if known.
@@ -30,22 +31,26 @@ const PRODUCT: runtime::Product =
 
 fn main() -> ExitCode {
     completion::answer();
-    let arguments: Vec<String> = std::env::args().collect();
+    run(&std::env::args().collect::<Vec<_>>())
+}
+
+/// Selects the command; `arguments` includes the program's name.
+fn run(arguments: &[String]) -> ExitCode {
     match arguments.get(1).map(String::as_str) {
         Some("announcer" | "manager") => announcer::main(&arguments[1..]),
         Some("identity") => identity::main(&arguments[1..]),
         Some("plan") => ccm::plan::main(&arguments[1..]),
         Some("probe") => probe::main(&arguments[1..]),
-        Some("completion" | "man") => completion::main(&arguments),
+        Some("completion" | "man") => completion::main(arguments),
         Some("generate-addon") => generate_addon::main(&arguments[1..]),
         Some("status" | "doctor") => status_and_doctor::main(&arguments[1..]),
-        Some("version") => stdout::say(&format!("harvester-cloud-provider {VERSION}")),
-        Some("help") => ccm::main(&[arguments[0].clone(), "--help".to_owned()]),
+        Some("version") => version_command::main(&arguments[1..]),
+        Some("help") => run(&words::help_of(arguments)),
         // A user at a terminal gets the help. In a pod this is a failed start, with the reason in the log.
         None if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() => {
             ccm::main(&[arguments[0].clone(), "--help".to_owned()])
         }
         Some(word) if words::is_word(word) => words::refuse("harvester-cloud-provider", &words::commands(), word),
-        _ => ccm::main(&arguments),
+        _ => ccm::main(arguments),
     }
 }

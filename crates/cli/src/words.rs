@@ -21,7 +21,7 @@ pub const COMMANDS: [(&str, &str); 13] = [
     ("completion", "completion for bash, zsh, fish, elvish or powershell"),
     ("man", "writes manual pages"),
     ("version", "the version"),
-    ("help", "this text"),
+    ("help", "this text; help COMMAND: that of the command"),
 ];
 
 /// The first words of the commands.
@@ -32,6 +32,13 @@ pub fn commands() -> Vec<&'static str> {
 /// The commands as listed by `--help`.
 pub fn overview() -> String {
     COMMANDS.map(|(name, about)| format!("  {name:<18}{about}")).join("\n") + "\n"
+}
+
+/// The command line that `help WORDS` means: `WORDS --help`.
+pub fn help_of(arguments: &[String]) -> Vec<String> {
+    let program = arguments.iter().take(1);
+    let words = arguments.iter().skip(1).skip_while(|word| *word == "help").filter(|word| is_word(word));
+    program.chain(words).cloned().chain(["--help".to_owned()]).collect()
 }
 
 /// The message for an unknown word: the most similar command, and the list of all.
@@ -77,6 +84,21 @@ mod tests {
         let said = message("harvester-cloud-provider announcer", &["status"], "staus");
         assert!(said.contains("'status'") && said.ends_with("harvester-cloud-provider announcer --help"), "{said}");
         assert!(message("x", &commands(), "zebra").contains("Commands: status, "));
+    }
+
+    #[test]
+    fn help_with_words_is_that_of_the_command() {
+        for (line, expected) in [
+            ("hcp help", "hcp --help"),
+            ("hcp help help", "hcp --help"),
+            ("hcp help --help", "hcp --help"),
+            ("hcp help status", "hcp status --help"),
+            ("hcp help announcer status -o json", "hcp announcer status json --help"),
+            ("hcp help nope", "hcp nope --help"),
+        ] {
+            let given: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(help_of(&given).join(" "), expected, "{line}");
+        }
     }
 
     #[test]

@@ -36,15 +36,36 @@ pub struct Flags {
     #[arg(long, default_value = "text", value_parser = one_of(&LOGGING_FORMATS), help_heading = "Global")]
     pub logging_format: Format,
     /// Print the version and exit; `raw` prints more
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "raw")]
-    #[arg(help_heading = "Global")]
-    pub version: Option<String>,
+    #[arg(long, short = 'V', num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(value_name = "raw", value_parser = version_form, help_heading = "Global")]
+    pub version: Option<VersionForm>,
 }
 
 impl Flags {
     /// The verbosity as the logger takes it: klog's negative numbers mean 0, and no level is above the highest one.
     pub fn log_level(&self) -> u8 {
         u8::try_from(self.verbosity.max(0)).unwrap_or(u8::MAX)
+    }
+}
+
+/// What `--version` prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VersionForm {
+    /// Nothing: the command runs.
+    None,
+    /// The version.
+    Plain,
+    /// More.
+    Raw,
+}
+
+/// Parses `--version` as client-go does.
+fn version_form(text: &str) -> Result<VersionForm, String> {
+    match (text, go_bool(text)) {
+        ("raw", _) => Ok(VersionForm::Raw),
+        (_, Ok(true)) => Ok(VersionForm::Plain),
+        (_, Ok(false)) => Ok(VersionForm::None),
+        _ => Err("accepted: raw, true, false, or the flag alone".to_owned()),
     }
 }
 
@@ -369,6 +390,25 @@ mod tests {
         assert_eq!(words(&given), (GarbageMode::Delete, Format::Json));
         let error = parsed(&["--garbage-collection=all"]).unwrap_err();
         assert!(error.contains("--garbage-collection") && error.contains("off, list, delete"), "{error}");
+    }
+
+    #[test]
+    fn the_version_is_asked_for_as_client_go_has_it() {
+        for (arguments, form) in [
+            (&[][..], None),
+            (&["--version"], Some(VersionForm::Plain)),
+            (&["-V"], Some(VersionForm::Plain)),
+            (&["--version=T"], Some(VersionForm::Plain)),
+            (&["--version=raw"], Some(VersionForm::Raw)),
+            (&["--version=false"], Some(VersionForm::None)),
+        ] {
+            assert_eq!(parsed(arguments).unwrap().version, form, "{arguments:?}");
+        }
+        let error = parsed(&["--version=foo"]).unwrap_err();
+        assert!(
+            error.contains("'foo'") && error.contains("--version") && error.contains("raw, true, false"),
+            "{error}"
+        );
     }
 
     #[test]

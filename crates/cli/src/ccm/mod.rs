@@ -13,6 +13,7 @@ use clap::error::ErrorKind;
 use runtime::error::chain;
 use runtime::logging::{self, Format, Verbosity};
 
+use self::flags::VersionForm;
 use crate::VERSION;
 use crate::stdout::say;
 
@@ -25,6 +26,15 @@ fn what_is_wrong(message: &str) -> String {
     match guess {
         Some(hint) => format!("{first} ({hint})"),
         None => first.to_owned(),
+    }
+}
+
+/// What `--version` prints, if it is given.
+fn version_asked_for(flags: &flags::Flags) -> Option<String> {
+    match flags.version? {
+        VersionForm::None => None,
+        VersionForm::Plain => Some(VERSION.to_owned()),
+        VersionForm::Raw => Some(format!("harvester-cloud-provider {VERSION} {}", std::env::consts::ARCH)),
     }
 }
 
@@ -44,9 +54,8 @@ pub fn main(arguments: &[String]) -> ExitCode {
             return refuse(&what_is_wrong(&error.render().to_string()), asked);
         }
     };
-    if let Some(form) = &flags.version {
-        let raw = format!("harvester-cloud-provider {VERSION} {}", std::env::consts::ARCH);
-        return say(if form == "raw" { &raw } else { VERSION });
+    if let Some(version) = version_asked_for(&flags) {
+        return say(&version);
     }
     logging::init(flags.logging_format, Verbosity::Klog(flags.log_level()));
     let full_help = flags.harvester.show_full_help_on_error;
