@@ -69,6 +69,9 @@ pub fn main(arguments: &[String]) -> ExitCode {
         Ok(parsed) => parsed,
         Err(error) => return entry::refused(&error),
     };
+    if let Some(version) = super::version_asked_for(&flags) {
+        return say(&version);
+    }
     match foresee(&flags) {
         Ok(found) => {
             let said = say(output.render(|| to_text(&found), &to_json(&found)).trim_end());
@@ -94,7 +97,22 @@ fn foresee(flags: &Flags) -> anyhow::Result<Foresight> {
     for warning in configuration.unnamed.iter().filter(|_| found.name_source == Source::Default) {
         eprintln!("{warning}");
     }
+    let given = &configuration.provider.cluster_name;
+    if let Some(warning) = not_followed(given.as_str(), configuration.unnamed.is_none(), &found) {
+        eprintln!("{warning}");
+    }
     Ok(found)
+}
+
+/// Another source of the name wins over the flag. A mistyped name would otherwise go unnoticed.
+fn not_followed(given: &str, named: bool, found: &Foresight) -> Option<String> {
+    (named && given != found.cluster_name).then(|| {
+        let (name, source) = (&found.cluster_name, found.name_source.words());
+        format!(
+            "--cluster-name={given} is not followed: this cluster is {name} on Harvester ({source}), and that name \
+             stays until harvester-cloud-provider identity rename changes it. The plan is for {name}."
+        )
+    })
 }
 
 async fn ask(flags: &Flags, configuration: &Configuration) -> anyhow::Result<Foresight> {
@@ -253,6 +271,18 @@ mod tests {
         assert!(to_text(&remembered).starts_with(said), "{}", to_text(&remembered));
         let held = to_text(&found(Some(("WrongHarvester", "x, but y".into()))));
         assert!(held.contains("The controller would be held, WrongHarvester: x, but y\n"), "{held}");
+    }
+
+    #[test]
+    fn a_name_that_is_not_followed_is_named_with_the_one_that_is() {
+        let remembered = Foresight { name_source: Source::Remembered, ..found(None) };
+        let told = not_followed("other", true, &remembered).unwrap();
+        assert!(
+            told.starts_with("--cluster-name=other is not followed: this cluster is prod on Harvester (remembered ")
+        );
+        assert!(told.ends_with("The plan is for prod."), "{told}");
+        assert_eq!(not_followed("prod", true, &remembered), None);
+        assert_eq!(not_followed("kubernetes", false, &remembered), None, "no name was given");
     }
 
     #[test]
