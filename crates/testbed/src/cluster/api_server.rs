@@ -200,7 +200,8 @@ impl ApiServer {
                 http::Request::get("/readyz").body(Vec::new()).expect("a constant path makes a valid request");
             match client.request_text(request).await {
                 Ok(text) if text == "ok" => Ok(()),
-                Ok(text) => Err(text),
+                Ok(text) => Err(not_ready(&text)),
+                Err(kube::Error::Api(status)) => Err(not_ready(&status.message)),
                 Err(error) => Err(error.to_string()),
             }
         })
@@ -302,5 +303,36 @@ impl ApiServer {
 
     fn slot(&self) -> parking_lot::MutexGuard<'_, Option<Process>> {
         self.process.lock()
+    }
+}
+
+/// What an API server that is not ready yet waits for. Its answer lists what is ready, too, and that looks like an
+/// error in a line of its own.
+fn not_ready(answer: &str) -> String {
+    let failing: Vec<&str> = answer
+        .lines()
+        .filter_map(|line| line.strip_prefix("[-]"))
+        .map(|line| line.split_once(" failed").map_or(line, |(check, _)| check))
+        .collect();
+    let ready = || answer.lines().any(|line| line.starts_with("[+]"));
+    match failing.as_slice() {
+        [] if answer.is_empty() || ready() => "the API server is not ready yet".to_owned(),
+        [] => answer.to_owned(),
+        failing => format!("the API server is not ready yet: {}", failing.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_not_ready_says_what_it_waits_for_and_not_what_is_ready() {
+        let answer = "[+]ping ok\n[-]informer-sync failed: reason withheld\n[+]etcd ok\n\
+                      [-]poststarthook/rbac/bootstrap-roles failed: reason withheld\nreadyz check failed";
+        let told = "the API server is not ready yet: informer-sync, poststarthook/rbac/bootstrap-roles";
+        assert_eq!(not_ready(answer), told);
+        assert_eq!(not_ready("[+]ping ok"), "the API server is not ready yet");
+        assert_eq!(not_ready("forbidden"), "forbidden");
     }
 }
