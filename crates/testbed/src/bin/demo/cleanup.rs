@@ -1,12 +1,14 @@
 //! Step 4, the end: Services go, and nothing of them stays. And what everything cost.
 
+use std::net::Ipv4Addr;
+
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
-use testbed::{AuditMark, wait_for};
+use testbed::{AuditMark, DhcpOptions, wait_for};
 
 use crate::bed::{Bed, CLUSTER, PATIENCE, megabytes};
 use crate::failures::container_id;
@@ -39,7 +41,12 @@ pub async fn clean(step_log: &mut StepLog, bed: &Bed) -> Result<()> {
         .await?;
     step_log
         .step("nothing-left", async {
-            wait_for("everything of the Services to be gone", PATIENCE, || async {
+            let longest = DhcpOptions::default().lease.as_secs();
+            let what = format!(
+                "everything of the Services to be gone (a DHCP lease that was not given back ends after {longest} s at \
+                 most)"
+            );
+            wait_for(&what, PATIENCE, || async {
                 let left = leftovers(bed).await.map_err(|error| format!("{error:#}"))?;
                 if left.is_empty() { Ok(()) } else { Err(left.join(", ")) }
             })
@@ -103,8 +110,14 @@ async fn leftovers(bed: &Bed) -> Result<Vec<String>> {
             left.push(format!("macvlan {} on {}", link["ifname"].as_str().unwrap_or("?"), machine.name()));
         }
     }
-    left.extend(bed.lan.dhcp().leases()?.iter().map(|lease| format!("DHCP lease of {}", lease.address)));
+    let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
+    left.extend(bed.lan.dhcp().leases()?.iter().map(|lease| lease_left(lease.address, lease.expires, now)));
     Ok(left)
+}
+
+/// A lease that the server still has, and until when at most.
+fn lease_left(address: Ipv4Addr, expires: u64, now: u64) -> String {
+    format!("DHCP lease of {address}, which ends in {} s by itself", expires.saturating_sub(now))
 }
 
 fn resource(kind: &str, plural: &str) -> ApiResource {
@@ -175,6 +188,12 @@ fn figure(bed: &Bed, name: &str, pod: &Pod) -> Result<ProcessFigure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lease_that_was_not_given_back_says_when_it_ends() {
+        let left = lease_left(Ipv4Addr::new(192, 168, 100, 213), 1_000_110, 1_000_000);
+        assert_eq!(left, "DHCP lease of 192.168.100.213, which ends in 110 s by itself");
+    }
 
     #[test]
     fn a_deletion_that_had_to_wait_for_a_leader_says_so() {

@@ -74,25 +74,61 @@ async fn power_loss(bed: &Bed, vips: Vips, owner: &str, clients: &Clients) -> Re
     let users = clients.since(lost, ENOUGH)?;
     let gap = Outage::new(owner, &after, &pool);
     let text = format!(
-        "{owner} lost power; {after} took over, and the pods of {owner} left their Services. A client that asks every \
-         10 ms had no answer for {:.2} s from {} and {:.2} s from {}{}. Of several clients at once: {users}",
-        pool.longest_gap.as_secs_f64(),
-        vips.pool,
-        dhcp.longest_gap.as_secs_f64(),
-        vips.dhcp,
-        stalls(&[&pool, &dhcp])
+        "{owner} lost power; {after} took over, and the pods of {owner} left their Services\n{}\n{}",
+        unanswered(vips, &pool, &dhcp),
+        requests(&users)
     );
     Ok(((gap, users), text))
 }
 
-/// What of the longer gap the machine's own stalls were, where that is worth a word.
-fn stalls(reports: &[&ProbeReport]) -> String {
-    let stalled =
-        reports.iter().map(|report| report.longest_gap.saturating_sub(report.outage)).max().unwrap_or_default();
+/// How long nobody answered for the addresses.
+fn unanswered(vips: Vips, pool: &ProbeReport, dhcp: &ProbeReport) -> String {
+    let gap = |report: &ProbeReport| report.longest_gap.as_secs_f64();
+    let longest = if pool.longest_gap < dhcp.longest_gap { dhcp } else { pool };
+    format!(
+        "nobody answered for {} during {:.2} s, nor for {} during {:.2} s{}",
+        vips.pool,
+        gap(pool),
+        vips.dhcp,
+        gap(dhcp),
+        stood_still("the longer time", longest.longest_gap.saturating_sub(longest.outage))
+    )
+}
+
+/// What several clients lost, until no request went to a pod of the lost node any more.
+fn requests(users: &Users) -> String {
+    let latest = users.clients.iter().max_by_key(|client| client.last).cloned().unwrap_or_default();
+    let most = users.clients.iter().map(|client| client.missed).max().unwrap_or_default();
+    let late = match users.late() {
+        0 => String::new(),
+        late => format!(", {late} more were answered late"),
+    };
+    let last = latest.last.map(|last| {
+        format!(
+            "\nthe last lost one was sent {:.2} s after the power loss: until then some went to the pods that were \
+             lost{}",
+            last.as_secs_f64(),
+            stood_still("that time", latest.stalled)
+        )
+    });
+    format!(
+        "{} clients with a request every 10 ms lost {} of {} (at most {most} each){late}; {} of {} open connections \
+         broke{}",
+        users.clients.len(),
+        users.missed(),
+        users.sent(),
+        users.broken,
+        users.open,
+        last.unwrap_or_default()
+    )
+}
+
+/// How much of a time this machine's own stalls were, where that is worth a word.
+fn stood_still(of: &str, stalled: Duration) -> String {
     if stalled < Duration::from_millis(20) {
         String::new()
     } else {
-        format!(" (this machine stalled for {:.2} s of it)", stalled.as_secs_f64())
+        format!(" ({:.2} s of {of} because this machine was busy)", stalled.as_secs_f64())
     }
 }
 
@@ -110,7 +146,35 @@ async fn node_back(bed: &Bed, vips: Vips, lost: &str) -> Result<((), String)> {
 
 #[cfg(test)]
 mod tests {
+    use testbed::Missed;
+
     use super::*;
+
+    #[test]
+    fn a_power_loss_is_told_in_short_lines() {
+        let ms = Duration::from_millis;
+        let seen = |gap, outage| ProbeReport { longest_gap: ms(gap), outage: ms(outage), ..ProbeReport::default() };
+        let vips = Vips { pool: [10, 0, 0, 100].into(), dhcp: [10, 0, 0, 213].into() };
+        let told = unanswered(vips, &seen(270, 270), &seen(310, 300));
+        assert_eq!(told, "nobody answered for 10.0.0.100 during 0.27 s, nor for 10.0.0.213 during 0.31 s");
+        let told = unanswered(vips, &seen(270, 270), &seen(510, 310));
+        assert!(told.ends_with("0.51 s (0.20 s of the longer time because this machine was busy)"), "{told}");
+
+        let client = |missed, last, stalled| Missed { sent: 800, missed, last, stalled, ..Missed::default() };
+        let clients = vec![client(36, Some(ms(660)), ms(471)), client(40, Some(ms(500)), ms(0))];
+        let mut users = Users { clients, open: 8, broken: 3 };
+        assert_eq!(
+            requests(&users),
+            "2 clients with a request every 10 ms lost 76 of 1600 (at most 40 each); 3 of 8 open connections broke\n\
+             the last lost one was sent 0.66 s after the power loss: until then some went to the pods that were lost \
+             (0.47 s of that time because this machine was busy)"
+        );
+        users.clients = vec![Missed { late: 2, ..client(0, None, ms(0)) }];
+        assert!(
+            requests(&users).starts_with("1 clients with a request every 10 ms lost 0 of 800 (at most 0 each), 2 ")
+        );
+        assert!(!requests(&users).contains('\n'));
+    }
 
     #[test]
     fn an_outage_of_more_than_a_second_fails_the_demo_unless_the_machine_stood_still() {

@@ -7,6 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Serialize;
 
+/// Limit for what was last seen, in a line about a wait.
+const LONGEST_SEEN: usize = 120;
+/// Where the text of a step begins.
+const INDENT: usize = 18;
+
 /// One thing that was tried.
 #[derive(Debug, Clone, Serialize)]
 pub struct Step {
@@ -31,7 +36,7 @@ impl StepLog {
     /// The clock starts.
     pub fn begin() -> Self {
         testbed::wait::report_progress_to(|what, waited, last_seen| {
-            let seen: String = last_seen.lines().next().unwrap_or_default().chars().take(90).collect();
+            let seen = cut(last_seen.lines().next().unwrap_or_default(), LONGEST_SEEN);
             line(&format!("          … waiting for {what}, {:.0} s: {seen}", waited.as_secs_f64()));
         });
         Self { start: Instant::now(), steps: Vec::new() }
@@ -56,11 +61,7 @@ impl StepLog {
             Ok((_, text)) => (true, text.clone()),
             Err(error) => (false, format!("{error:#}")),
         };
-        self.tell(&format!(
-            "{} {details}  ({:.1} s)",
-            if ok { "ok    " } else { "FAILED" },
-            begin.elapsed().as_secs_f64()
-        ));
+        self.tell(&told(ok, &details, begin.elapsed()));
         self.steps.push(Step { name: name.into(), ok, ms, details });
         outcome.map(|(value, _)| value)
     }
@@ -73,6 +74,22 @@ impl StepLog {
     /// True if there were steps and every one held.
     pub fn held(&self) -> bool {
         !self.steps.is_empty() && self.steps.iter().all(|step| step.ok)
+    }
+}
+
+/// A step as the terminal shows it: how long it took stands in the first line, further lines begin below its text.
+fn told(ok: bool, details: &str, took: Duration) -> String {
+    let (first, further) = details.split_once('\n').unwrap_or((details, ""));
+    let first = format!("{} {first}  ({:.1} s)", if ok { "ok    " } else { "FAILED" }, took.as_secs_f64());
+    let further = further.lines().map(|line| format!("\n{:INDENT$}{line}", ""));
+    std::iter::once(first).chain(further).collect()
+}
+
+/// At most so many characters; "…" stands for the rest.
+fn cut(text: &str, longest: usize) -> String {
+    match text.char_indices().nth(longest) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
 }
 
@@ -91,4 +108,23 @@ pub fn line(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{text}");
     let _ = out.flush();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_cut_off_shows_that_it_was() {
+        assert_eq!(cut("192.168.100.213", 15), "192.168.100.213");
+        assert_eq!(cut("192.168.100.213", 14), "192.168.100.21…");
+        assert_eq!(cut("ééé", 2), "éé…");
+    }
+
+    #[test]
+    fn a_step_of_several_lines_is_one_block() {
+        let took = Duration::from_millis(2140);
+        assert_eq!(told(true, "gone", took), "ok     gone  (2.1 s)");
+        assert_eq!(told(false, "gone\nback", took), "FAILED gone  (2.1 s)\n                  back");
+    }
 }
