@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
-use testbed::helm::{RELEASE, VERSIONS};
-use testbed::{Host, wait_until};
+use serde_json::Value;
+use testbed::{Credentials, Host, wait_until};
 
-use crate::bed::Bed;
+use crate::bed::{Bed, VMS};
 use crate::registry;
 use crate::step_log::{self, StepLog};
 
@@ -95,50 +95,93 @@ pub fn entrances(bed: &Bed) -> BTreeMap<String, Vec<String>> {
     hosts
 }
 
-/// Lines to paste in one go: every `kubectl` after them is for the guest cluster, so Harvester's file has a variable of
-/// its own.
-fn credentials(guest: &Path, harvester: &Path) -> [String; 2] {
-    [
-        format!("export KUBECONFIG={}    # the guest cluster", guest.display()),
-        format!("export HARVESTER={}    # kubectl --kubeconfig $HARVESTER ...", harvester.display()),
-    ]
+/// Files and programs of a bed that is left up.
+struct Left {
+    /// Programs of Kubernetes.
+    tools: PathBuf,
+    /// This program.
+    demo: PathBuf,
+    /// The product.
+    product: PathBuf,
+    /// Credentials of the guest cluster and of Harvester.
+    guest: Credentials,
+    harvester: Credentials,
+    /// Harvester's administrator, in the namespace of the machines, as nodes reach it.
+    administrator: PathBuf,
+    /// The cloud controller's way to Harvester.
+    cloud_config: PathBuf,
 }
+
+impl Left {
+    fn of(bed: &Bed, binary: &Path) -> Result<Self> {
+        let exe = std::env::current_exe().context("failed to find this program")?.display().to_string();
+        let (guest, harvester) = (bed.control_plane.admin()?, bed.harvester.admin()?);
+        let text = std::fs::read_to_string(&harvester.inside)
+            .with_context(|| format!("failed to read {}", harvester.inside.display()))?;
+        let mut administrator: Value =
+            serde_json::from_str(&text).with_context(|| format!("{} is no JSON", harvester.inside.display()))?;
+        administrator["contexts"][0]["context"]["namespace"] = VMS.into();
+        let directory = bed.control_plane.dir();
+        Ok(Self {
+            tools: testbed::programs::tools()?.to_owned(),
+            // It was built again meanwhile.
+            demo: exe.trim_end_matches(" (deleted)").into(),
+            product: std::path::absolute(binary).context("failed to find the product's binary")?,
+            guest,
+            harvester,
+            administrator: directory.write("harvester-administrator", administrator.to_string())?,
+            cloud_config: directory.path().join("cloud-config"),
+        })
+    }
+
+    /// Lines to paste in one go: every `kubectl` after them is for the guest cluster, so Harvester's files have
+    /// variables of their own. A function, not a variable: zsh does not split those.
+    fn settings(&self) -> [String; 7] {
+        let Self { tools, demo, product, guest, harvester, administrator, cloud_config } = self;
+        let cache = cloud_config.with_file_name("helm-cache");
+        let inside = guest.inside.display();
+        [
+            // What Helm caches goes with the bed.
+            format!("export PATH={}:$PATH HELM_CACHE_HOME={}", tools.display(), cache.display()),
+            format!("export KUBECONFIG={}    # the guest cluster", guest.outside.display()),
+            format!("export HARVESTER={}    # kubectl --kubeconfig $HARVESTER ...", harvester.outside.display()),
+            format!("export ADMIN={}    # Harvester's administrator, for hcp", administrator.display()),
+            format!("export CLOUD_CONFIG={}    # the cluster's own account, for hcp", cloud_config.display()),
+            format!("demo() {{ {} \"$@\"; }}", demo.display()),
+            format!("hcp() {{ KUBECONFIG={inside} demo exec node1 {} \"$@\"; }}", product.display()),
+        ]
+    }
+}
+
+/// What to try, with the settings before it.
+const HINTS: [&str; 14] = [
+    "kubectl get nodes,services,pods -A -o wide",
+    "kubectl expose deployment web --name=mine --type=LoadBalancer --port=80 --target-port=8080",
+    "kubectl get service mine --watch    # until it has an address",
+    "demo exec client curl -s http://<address>/",
+    "kubectl annotate service mine cloudprovider.harvesterhci.io/primary-service=nobody    # describe says why not",
+    "hcp status",
+    "hcp status --cloud-config $ADMIN    # with the pools, which only an administrator may list",
+    "hcp doctor",
+    "hcp plan --cloud-config $CLOUD_CONFIG    # what the cloud controller would write",
+    "kubectl -n kube-system exec daemonset/kube-vip -- harvester-cloud-provider announcer status",
+    "helm3 -n kube-system get values harvester-cloud-provider --all",
+    "for nic in eth0 mgmt0; do demo exec node3 ip link set $nic down; done    # node3 is lost, for good",
+    "demo exec client curl -s http://<address>/    # answers all the same",
+    "demo down    # removes it, as make demo-down does",
+];
 
 /// How to use what was left up.
 pub fn explain(step_log: &StepLog, bed: &Bed, binary: &Path) -> Result<()> {
-    let exe = std::env::current_exe().context("failed to find this program")?.display().to_string();
-    let exe = exe.trim_end_matches(" (deleted)"); // it was built again meanwhile
-    let tools = testbed::programs::tools()?;
-    step_log.tell("the bed stays up; use it from another terminal:");
-    step_log::command(&format!("export PATH={}:$PATH", tools.display()));
-    for line in credentials(&bed.control_plane.admin()?.outside, &bed.harvester.admin()?.outside) {
+    step_log.tell("the bed stays up; in another terminal, with bash or zsh:");
+    for line in Left::of(bed, binary)?.settings() {
         step_log::command(&line);
     }
-    step_log::command(&format!(
-        "{} exec client curl -s http://<address>/    # hosts: {}",
-        exe,
-        entrances(bed).into_keys().collect::<Vec<_>>().join(", ")
-    ));
-    step_log.tell("for example, in the guest cluster:");
-    for line in [
-        "kubectl get nodes,services,pods -A -o wide",
-        "kubectl expose deployment web --name=mine --type=LoadBalancer --port=80 --target-port=8080",
-        "kubectl get service mine --watch    # then curl its address from the client, as above",
-        "kubectl annotate service mine cloudprovider.harvesterhci.io/primary-service=nobody    # and see what kubectl \
-        describe says",
-        "kubectl -n kube-system exec daemonset/kube-vip -- harvester-cloud-provider announcer status",
-    ] {
+    let hosts = entrances(bed).into_keys().collect::<Vec<_>>().join(", ");
+    step_log.tell(&format!("then for example (hosts of demo exec: {hosts}):"));
+    for line in HINTS {
         step_log::command(line);
     }
-    let inside = bed.control_plane.admin()?.inside;
-    let product = std::path::absolute(binary).context("failed to find the product's binary")?;
-    for command in ["status", "doctor"] {
-        // The Harvester of the cloud-config is reached from the nodes only.
-        let (product, inside) = (product.display(), inside.display());
-        step_log::command(&format!("{exe} exec node1 {product} {command} --kubeconfig {inside}"));
-    }
-    step_log::command(&format!("{} -n kube-system get values {RELEASE} --all", VERSIONS[0]));
-    step_log::command("make demo-down    # removes it");
     Ok(())
 }
 
@@ -230,9 +273,31 @@ mod tests {
 
     #[test]
     fn what_is_pasted_in_one_go_leaves_kubectl_with_the_guest_cluster() {
-        let lines = credentials(Path::new("/guest"), Path::new("/harvester"));
+        let file = |name: &str| PathBuf::from(name);
+        let credentials = |inside: &str, outside: &str| Credentials { inside: file(inside), outside: file(outside) };
+        let left = Left {
+            tools: file("/tools"),
+            demo: file("/demo"),
+            product: file("/product"),
+            guest: credentials("/guest-inside", "/guest"),
+            harvester: credentials("/harvester-inside", "/harvester"),
+            administrator: file("/administrator"),
+            cloud_config: file("/cloud-config"),
+        };
+        let lines = left.settings();
         let exported: Vec<_> = lines.iter().filter(|line| line.starts_with("export KUBECONFIG=")).collect();
         assert_eq!(exported, ["export KUBECONFIG=/guest    # the guest cluster"]);
-        assert!(lines[1].contains("/harvester") && lines[1].contains("kubectl --kubeconfig $HARVESTER"));
+        assert!(lines[0].ends_with(" HELM_CACHE_HOME=/helm-cache"), "{}", lines[0]);
+        assert!(lines[2].contains("=/harvester ") && lines[2].contains("kubectl --kubeconfig $HARVESTER"));
+        assert_eq!(lines[6], "hcp() { KUBECONFIG=/guest-inside demo exec node1 /product \"$@\"; }");
+    }
+
+    #[test]
+    fn hints_fit_a_terminal_and_use_only_what_the_settings_make() {
+        for line in HINTS {
+            assert!(line.len() < 120, "{line}");
+            let known = ["kubectl", "demo", "hcp", "helm3", "for"];
+            assert!(known.contains(&line.split(' ').next().unwrap_or_default()), "{line}");
+        }
     }
 }
