@@ -222,7 +222,7 @@ get_programs() {
     export CGO_ENABLED=0 GOFLAGS= GOWORK=off GOTOOLCHAIN=local
     cd "$work"
     kubernetes_module
-    build "$(kubernetes_flags) -X helm.sh/helm/v3/internal/version.version=v$HELM3" "${todo[@]}"
+    build "$(kubernetes_flags) $(helm3_flags)" "${todo[@]}"
     # etcd's package is called after the module's version.
     [ ! -e "$DIR/server" ] || mv "$DIR/server" "$DIR/etcd"
     [ ! -e "$DIR/helm" ] || mv "$DIR/helm" "$(helm_file "$HELM3")"
@@ -233,6 +233,12 @@ get_programs() {
 kubernetes_flags() {
   local v="-X k8s.io/component-base/version"
   echo "$v.gitVersion=v$K8S $v.gitMajor=${K8S%%.*} $v.gitMinor=$(cut -d. -f2 <<<"$K8S")"
+}
+
+# Where it has no cluster, Helm assumes Kubernetes 1.20 unless it is told at the build, and the chart refuses that.
+helm3_flags() {
+  local v="-X helm.sh/helm/v3"
+  echo "$v/internal/version.version=v$HELM3 $v/pkg/chartutil.k8sVersionMajor=${K8S%%.*} $v/pkg/chartutil.k8sVersionMinor=$(cut -d. -f2 <<<"$K8S")"
 }
 
 # kubernetes_module [PACKAGE...]: makes the working directory a module that can build these of Kubernetes beside its programs, etcd and
