@@ -93,32 +93,40 @@ impl Exposed<'_> {
     /// Waits until it is served by every node: a kube-proxy that comes back from an outage of the API is late by up to
     /// 30 s.
     pub async fn wait_until_every_node_serves(&self, port: u16) -> Result<()> {
-        let cluster_ip = self.cluster_ip().await?;
-        for host in self.case.bed.lan.hosts() {
-            wait_for(&format!("kube-proxy of {} to know Service {self}", host.name()), PATIENCE, || async {
-                let reply = host.http_get((cluster_ip, port).into(), Duration::from_secs(1));
-                reply.map(drop).map_err(|error| format!("{error:#}"))
-            })
-            .await?;
-        }
-        Ok(())
+        self.wait_for_proxies(port, "to serve it", |ask| ask().map(drop)).await
     }
 
     /// Points it at this pod alone, and waits until no kube-proxy sends a client to another one. They write their rules
     /// at most once a second, and later where they come back from an outage.
     pub async fn move_to(&self, pod: &SimPod, port: u16) -> Result<()> {
         self.publish(&[pod]).await?;
+        self.wait_for_proxies(port, &format!("to know {} alone", pod.name), |ask| {
+            for _ in 0..10 {
+                let reply = ask()?;
+                if field(&reply, "pod") != Some(&pod.name) {
+                    return Err(reply);
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits for the kube-proxy of each node. `look` asks its node at the ClusterIP.
+    async fn wait_for_proxies(
+        &self,
+        port: u16,
+        what: &str,
+        look: impl Fn(&dyn Fn() -> Result<String, String>) -> Result<(), String>,
+    ) -> Result<()> {
         let cluster_ip = self.cluster_ip().await?;
         for host in self.case.bed.lan.hosts() {
-            wait_for(&format!("kube-proxy of {} to know {} alone", host.name(), pod.name), PATIENCE, || async {
-                for _ in 0..10 {
-                    let reply = host.http_get((cluster_ip, port).into(), Duration::from_secs(1));
-                    let reply = reply.map_err(|error| format!("{error:#}"))?;
-                    if field(&reply, "pod") != Some(&pod.name) {
-                        return Err(reply);
-                    }
-                }
-                Ok(())
+            let ask = || {
+                let reply = host.http_get((cluster_ip, port).into(), Duration::from_secs(1));
+                reply.map_err(|error| format!("{error:#}"))
+            };
+            wait_for(&format!("kube-proxy of {} for Service {self} {what}", host.name()), PATIENCE, || async {
+                look(&ask)
             })
             .await?;
         }

@@ -4,7 +4,7 @@ mod asking;
 mod macvlan;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use super::dhcp_history::Undecided;
@@ -202,7 +202,8 @@ impl Engine {
     /// continues it with the same MAC, and a RELEASE would let the server give the address to another client. So it
     /// would if this cluster is a copy. Returns true if the address goes with the macvlan.
     pub(super) fn leave_dhcp(&mut self, now: Instant, id: &VipId, source: &Source, release: bool) -> bool {
-        let link = source.dhcp4().and_then(Dhcp4::link);
+        let dhcp4 = source.dhcp4();
+        let link = dhcp4.and_then(Dhcp4::link);
         let running = source.client().and_then(|client| client.running);
         // The lease may be the original's: to its server both are one client. That of a new Service is not.
         let doubtful = release && source.is_inherited() && self.may_be_a_copy(now);
@@ -215,8 +216,9 @@ impl Engine {
         if doubtful {
             tell_kept(id);
         }
-        self.end_client(now, id, running, link, release && !doubtful, source.leased());
-        matches!(source, Source::Dhcp4(_))
+        let address = dhcp4.and_then(|dhcp| dhcp.lease.address());
+        self.end_client(now, id, running, link.map(|link| (link, address)), release && !doubtful);
+        dhcp4.is_some()
     }
 
     /// Whether the Service of a lease is there no more, or about to go.
@@ -224,23 +226,21 @@ impl Engine {
         id.leased_by().is_some_and(|uid| !self.services.values().any(|view| view.uid == *uid && !view.retired))
     }
 
-    /// Stops a client, and deletes its macvlan: at once, or when the RELEASE is sent. The client is told also while the
-    /// lease is still being probed; it knows what to release. A DHCPv6 client sends RELEASE from the interface's own
-    /// address, so it needs nothing that is left.
+    /// Stops a client, and deletes its macvlan with the address on it: at once, or when the RELEASE is sent. The client
+    /// is told also while the lease is still being probed; it knows what to release. A DHCPv6 client sends RELEASE from
+    /// the interface's own address, so it needs nothing that is left.
     fn end_client(
         &mut self,
         now: Instant,
         id: &VipId,
         running: Option<u64>,
-        link: Option<u32>,
+        macvlan: Option<(u32, Option<Ipv4Addr>)>,
         release: bool,
-        address: Option<IpAddr>,
     ) {
         if running.is_some() {
             self.out.push(Action::StopDhcp { id: id.clone(), release });
         }
-        let (VipId::Dhcp(uid), Some(link)) = (id, link) else { return };
-        let address = address.and_then(|address| if let IpAddr::V4(v4) = address { Some(v4) } else { None });
+        let (VipId::Dhcp(uid), Some((link, address))) = (id, macvlan) else { return };
         match running.filter(|_| release) {
             Some(client) => self.dhcp.leave(now, uid, link, client, address),
             None => self.delete_link(link),
@@ -254,7 +254,7 @@ impl Engine {
             if !release {
                 tell_kept(&id);
             }
-            self.end_client(now, &id, Some(client), link, release, None);
+            self.end_client(now, &id, Some(client), link.map(|link| (link, None)), release);
             self.out.replan();
         }
     }
