@@ -129,13 +129,16 @@ class Program:
         return f"{begun} examples were begun, and {len(results)} have a result" if begun != len(results) else None
 
     def at_a_time(self):
-        """How many of its tests keep the processors busy, or would: as many as there are processors, or as are left."""
+        """How many of its tests keep the processors busy, or would: as many as there are processors, or as are left; of those that wait for
+        time-outs, half of what is left."""
         if self.command is None:
             return PROCESSORS
         size = self.log.stat().st_size if self.began else 0
         if size != self.read:
             self.read, self.done = size, len(self.results(self.log.read_text(errors="replace")))
-        return max(1, min(PROCESSORS, len(self.listed) - self.done))
+        left = len(self.listed) - self.done
+        # The last of those that wait takes nobody's place.
+        return min(PROCESSORS, left // 2) if self.name in WAITING else max(1, min(PROCESSORS, left))
 
     def judge(self, problem=None):
         """What became of each test. `problem` is why it was ended."""
