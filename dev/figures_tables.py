@@ -27,7 +27,7 @@ def condition(data, origin):
     def is_alike(other):
         return (other["commit"], other["quick"]) == (origin["commit"], origin["quick"])
     return (f"commit {origin['commit']}, {days(filter(is_alike, data.origins))}, {'fewer runs than `make figures` takes, ' if origin['quick'] else ''}"
-            f"{origin['machine']['cores']} cores; {busiest(data, is_alike)} before it began")
+            f"{origin['machine']['cores']} cores; {busiest(data, is_alike)}")
 
 
 def days(origins):
@@ -47,10 +47,10 @@ def side_by_side(data, alike):
 
 
 def busiest(data, alike):
-    """Before the steps that ran alone began: per cent of the processors that other work took."""
+    """Per cent of the processors that other work took before the steps that ran alone began."""
     beside = side_by_side(data, alike)
     loads = [step["origin"]["load"]["busy_percent_before"] for name, step in data.steps.items() if alike(step["origin"]) and name not in beside]
-    return f"other work took at most {max(loads, default=0):.0f} % of the processors"
+    return f"before each that ran alone began, other work took at most {max(loads):.0f} % of the processors" if loads else "all of them ran side by side"
 
 
 class Marks:
@@ -99,11 +99,11 @@ def taken(data):
     machine = origins[0]["machine"]
     quick = any(origin["quick"] for origin in origins)
     names = ", ".join(f"`{name}`" for name in side_by_side(data, is_ours))
-    beside = f", but for {names}, which wait nearly all the time: some of these ran side by side" if names else ""
+    beside = f". {names} wait nearly all the time: some of these ran side by side" if names else ""
     return [
         f"Rows without a mark are of commit {data.commit}, {days(origins)}"
         f"{', some with fewer runs than usual' if quick else ''}: {machine['cores']} cores, {machine['memory_gb']} GB, Linux"
-        f" {machine['kernel']}, {machine['system']}. Before each of them began, {busiest(data, is_ours)}{beside}."
+        f" {machine['kernel']}, {machine['system']}; {busiest(data, is_ours)}{beside}."
     ]
 
 
