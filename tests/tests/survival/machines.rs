@@ -9,14 +9,14 @@ use harvester_sim::guest::machines::MigrationOutcome;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{Api, ResourceExt};
 
-use super::{REFUSALS, alone, deletions, wait_for_internal_ip};
+use super::{PROCESSES, alone, deletions, wait_for_internal_ip};
 
 #[tokio::test]
 async fn h5_h6_h7_h10_a_machine_that_is_moved_and_restarted_keeps_its_node_until_it_speaks_again() {
     if e2e::skip() {
         return;
     }
-    let (_guard, bed) = alone(&REFUSALS).await;
+    let (_guard, bed) = alone(&PROCESSES).await;
     bed.machine_and_node("h7-vm", "h7-node", "192.168.100.82").await.unwrap();
     let machines = bed.machines().await.unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(bed.client().await.unwrap(), "kube-system");
@@ -85,7 +85,7 @@ async fn h8_h9_a_replica_that_comes_up_while_agents_are_silent_knows_its_nodes_a
     if e2e::skip() {
         return;
     }
-    let (_guard, bed) = alone(&REFUSALS).await;
+    let (_guard, bed) = alone(&PROCESSES).await;
     bed.machine_and_node("h8-vm", "h8-node", "192.168.100.84").await.unwrap();
     let machines = bed.machines().await.unwrap();
     machines.power(VM_NAMESPACE, "h8-vm", false).await.unwrap();
