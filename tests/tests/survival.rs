@@ -23,7 +23,8 @@ mod processes;
 #[path = "survival/refusals.rs"]
 mod refusals;
 
-// Most of these tests wait for time-outs: three of them do so side by side.
+// Most of these tests wait for time-outs: three of them do so side by side. Those about machines share the bed of those
+// about processes, which are the fewest.
 static OUTAGES: Beds<1> = Beds::new();
 static REFUSALS: Beds<1> = Beds::new();
 static PROCESSES: Beds<1> = Beds::new();
