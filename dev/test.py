@@ -52,8 +52,9 @@ ALONE = {"node_loss", "testbed-nodes", "conformance"}
 # idle. They run beside one another, and nobody else does.
 PAIR = {"installed", "newcomer"}
 # These wait for time-outs nearly all the time: so many of their tests run at once, or as many as the program has beds. Beds cost something also while
-# they wait, and those of two such programs would take all of two cores: these programs run one after the other, beside others.
-WAITING = {"survival": 6, "impaired": 4, "failover": 4, "faults": 4, "host_upgrade": 4}
+# they wait, and those of two such programs would take all of two cores: these programs run one after the other, beside others. Those of survival
+# share three beds, and are all begun at once: otherwise tests that wait for one bed keep those of another from beginning.
+WAITING = {"survival": 10, "impaired": 4, "failover": 4, "faults": 4, "host_upgrade": 4}
 # These wait as well, and disturb nobody meanwhile: announcer-node has benches of two network namespaces; rights and identity_roads have one bed
 # for each test; the tests of harvester_hosts wait for one another on two beds.
 THREADS = {**WAITING, "announcer-node": 8, "identity_roads": 4, "rights": 3, "harvester_hosts": 7}
